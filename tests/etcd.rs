@@ -7,6 +7,8 @@ mod etcd;
 mod harness;
 #[path = "etcd/shared.rs"]
 mod shared;
+#[path = "etcd/takeover.rs"]
+mod takeover;
 
 use etcd::Server;
 use harness::{Cluster, any_kubectl, kubectl_stdin, root, run};
@@ -76,8 +78,9 @@ impl Kube {
 }
 
 fn key_count(server: &Server, binary: &Path) -> usize {
-    // etcd's own client is not there; its gateway answers JSON. `/davit/` to `/davit0`, counted.
-    let body = r#"{"key": "L2Rhdml0Lw==", "range_end": "L2Rhdml0MA==", "count_only": true}"#;
+    // etcd's own client is not there; its gateway answers JSON. `/registry/` to `/registry0`, counted.
+    let body =
+        r#"{"key": "L3JlZ2lzdHJ5Lw==", "range_end": "L3JlZ2lzdHJ5MA==", "count_only": true}"#;
     let url = format!("{}/v3/kv/range", server.url());
     let answer = run(std::process::Command::new(binary).args(["-s", "-d", body, &url]));
     let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();

@@ -78,6 +78,11 @@ pub const TARGETS: &[Target] = &[
         make: make::protobuf,
     },
     Target {
+        name: "stored",
+        run: targets::stored,
+        make: make::stored,
+    },
+    Target {
         name: "quantity",
         run: targets::quantity,
         make: make::quantity,

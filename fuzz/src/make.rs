@@ -308,6 +308,14 @@ pub(crate) fn protobuf(n: &mut Numbers) -> Vec<u8> {
     [vec![kind], raw].concat()
 }
 
+pub(crate) fn stored(n: &mut Numbers) -> Vec<u8> {
+    let message = protobuf(n);
+    let rows = &builtin().resources;
+    let row = &rows[usize::from(message[0]) % rows.len()];
+    let stored = davit_schema::protobuf::seal(&row.api_version(), row.kind, &message[1..]);
+    [vec![message[0]], stored].concat()
+}
+
 pub(crate) fn quantity(n: &mut Numbers) -> Vec<u8> {
     let digits = |n: &mut Numbers| -> String {
         (0..n.below(25))

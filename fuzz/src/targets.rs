@@ -192,6 +192,30 @@ pub fn protobuf(data: &[u8]) {
     }
 }
 
+/// Any bytes as what etcd has of an object: what is read can be written, and reads the same again.
+pub fn stored(data: &[u8]) {
+    use davit_kubestore::{Codec, keys};
+    let [kind, stored @ ..] = data else { return };
+    let row = builtin().storage_row(row(*kind));
+    let group = if row.group.is_empty() {
+        "core"
+    } else {
+        row.group
+    };
+    let key = format!("/registry/{group}/{}/d/x", row.plural);
+    let codec = Codec::default();
+    let stored = bytes::Bytes::copy_from_slice(stored);
+    let _stale = codec.is_stale(&key, &stored);
+    let _key = std::str::from_utf8(&stored).map(keys::from_kubernetes);
+    let Ok(value) = codec.decode(&key, &stored) else {
+        return;
+    };
+    if let Ok(written) = codec.encode(&key, &value) {
+        let read = codec.decode(&key, &written);
+        assert!(read.is_ok(), "what was written can be read: {read:?}");
+    }
+}
+
 /// Any text as a quantity: the canonical form has the same value.
 pub fn quantity(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {

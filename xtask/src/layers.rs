@@ -28,6 +28,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-watchcache",
             "davit-encryption",
             "davit-etcd",
+            "davit-kubestore",
             "davit-client",
             "davit-certificates",
             "davit-listen",

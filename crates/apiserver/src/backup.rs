@@ -3,12 +3,10 @@
 //! It is a POST because roles that may read all paths that are no resources (`nonResourceURLs: ["*"]`, verb get) are
 //! given to monitors: here are the Secrets, too.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use davit_api::status::Status;
 use davit_store::backup::BackupEncoder;
-use davit_store::{Error, ListOptions, Store};
+use davit_store::{Error, ListOptions};
 use futures::Stream;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
@@ -16,6 +14,7 @@ use http::{Response, StatusCode};
 use crate::body::ResponseBody;
 use crate::context::HandlerResult;
 use crate::server::{ApiServer, OF_SERVERS};
+use crate::stored_form::StoredForm;
 
 /// The path, without slashes at its ends.
 pub(crate) const PATH: &str = "davit.dev/backup";
@@ -33,11 +32,14 @@ enum Next {
     Over,
 }
 
-/// Answers with a backup. Values that are encrypted at rest stay so.
+/// Answers with a backup, in davit's own form whatever the store's. Values that are encrypted at rest are so in the backup.
 pub(crate) async fn answer(server: &ApiServer) -> HandlerResult {
-    let store = server.raw_store();
+    let store = server.store();
     let revision = store.current_revision().await.map_err(Status::internal)?;
-    let mut response = Response::new(ResponseBody::stream(pieces(store, revision)));
+    let mut response = Response::new(ResponseBody::stream(pieces(
+        server.stored().clone(),
+        revision,
+    )));
     *response.status_mut() = StatusCode::OK;
     let kind = HeaderValue::from_static("application/octet-stream");
     response.headers_mut().insert(CONTENT_TYPE, kind);
@@ -46,9 +48,9 @@ pub(crate) async fn answer(server: &ApiServer) -> HandlerResult {
 
 type Piece = Result<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
-fn pieces(store: Arc<dyn Store>, revision: u64) -> impl Stream<Item = Piece> + Send + 'static {
+fn pieces(stored: StoredForm, revision: u64) -> impl Stream<Item = Piece> + Send + 'static {
     futures::stream::unfold(Next::Beginning, move |next| {
-        let store = Arc::clone(&store);
+        let stored = stored.clone();
         async move {
             match next {
                 Next::Beginning => {
@@ -60,7 +62,7 @@ fn pieces(store: Arc<dyn Store>, revision: u64) -> impl Stream<Item = Piece> + S
                     Some((Ok(first), pairs))
                 }
                 Next::Pairs { encoder, start } => {
-                    Some(match page(&*store, revision, encoder, start).await {
+                    Some(match page(&stored, revision, encoder, start).await {
                         Ok(piece) => (Ok(piece.0), piece.1),
                         // The client sees a file that is cut short, and says so.
                         Err(error) => {
@@ -76,7 +78,7 @@ fn pieces(store: Arc<dyn Store>, revision: u64) -> impl Stream<Item = Piece> + S
 }
 
 async fn page(
-    store: &dyn Store,
+    stored: &StoredForm,
     revision: u64,
     mut encoder: BackupEncoder,
     start: Option<String>,
@@ -86,11 +88,19 @@ async fn page(
         limit: Some(PAGE),
         revision: Some(revision),
     };
-    let mut listing = store.list("", options).await?;
+    let listing = stored.backup_store().list("", options).await?;
     let last = listing.items.last().filter(|_| listing.more);
     let start = last.map(|last| format!("{}\0", last.key));
-    listing.items.retain(|pair| !is_of_servers(&pair.key));
-    let pairs = encoder.pairs(&listing.items);
+    let mut items = Vec::with_capacity(listing.items.len());
+    let of_cluster = listing.items.into_iter();
+    for pair in of_cluster.filter(|pair| !is_of_servers(&pair.key)) {
+        let pair = stored.for_backup(pair).await;
+        items.push(pair.map_err(|error| Error::Io {
+            action: "encrypt a value of the backup",
+            detail: error.to_string(),
+        })?);
+    }
+    let pairs = encoder.pairs(&items);
     if start.is_none() {
         return Ok(([pairs, encoder.end()].concat().into(), Next::Over));
     }

@@ -1,99 +1,46 @@
-//! Conversion of objects between the served versions of one resource.
-//!
-//! Most versions of a resource share one shape, so that only `apiVersion` changes. Where shapes
-//! differ the conversion keeps everything both can say; what only one version can say travels in
-//! an annotation where upstream does so (autoscaling/v1).
+//! Between the version a resource is served in and the one its objects are stored in.
 
-use serde_json::{Map, Value, json};
+use davit_api::status::Status;
+use davit_strategy::convert::convert;
+pub(crate) use davit_strategy::convert::field;
+use serde_json::Value;
 
-mod autoscaling;
-mod events;
-mod resource;
-mod stored;
+use crate::registry::ResourceInfo;
 
-pub(crate) use stored::{from_storage, stored_form, to_storage};
-
-/// Brings an object of `kind` from the API version `from` into `to` (`v1`,
-/// `group/version`).
-///
-/// The classic `resource.k8s.io/v1alpha1` is another API, nothing converts to or from it.
-pub(crate) fn convert(kind: &str, obj: &mut Value, from: &str, to: &str) {
-    if from != to {
-        match (from, to, kind) {
-            ("v1", "events.k8s.io/v1", "Event") => events::from_core(obj),
-            ("events.k8s.io/v1", "v1", "Event") => events::to_core(obj),
-            ("autoscaling/v1", "autoscaling/v2", "HorizontalPodAutoscaler") => {
-                autoscaling::to_v2(obj);
-            }
-            ("autoscaling/v2", "autoscaling/v1", "HorizontalPodAutoscaler") => {
-                autoscaling::to_v1(obj);
-            }
-            ("resource.k8s.io/v1beta1", to, _) if structured(to) => {
-                resource::from_v1beta1(kind, obj);
-            }
-            (from, "resource.k8s.io/v1beta1", _) if structured(from) => {
-                resource::to_v1beta1(kind, obj);
-            }
-            _ => {}
-        }
+/// An object in the version of `resource`, in the version it is stored in. Objects of
+/// custom kinds are converted by their storage.
+pub(crate) fn to_storage(resource: &ResourceInfo, mut value: Value) -> Result<Value, Status> {
+    if resource.is_converted() {
+        convert(
+            resource.row.kind,
+            &mut value,
+            &resource.api_version(),
+            &resource.storage.api_version(),
+        );
     }
-    if let Some(object) = obj.as_object_mut() {
-        object.insert("apiVersion".to_owned(), Value::from(to));
+    Ok(value)
+}
+
+/// An object as it is stored, in the version of `resource`.
+pub(crate) fn from_storage(resource: &ResourceInfo, mut value: Value) -> Result<Value, Status> {
+    if resource.is_converted() {
+        convert(
+            resource.row.kind,
+            &mut value,
+            &resource.storage.api_version(),
+            &resource.api_version(),
+        );
     }
+    Ok(value)
 }
 
-/// What a field of the storage version is called in the API version `to`.
-pub(crate) fn field(kind: &str, to: &str, field: String) -> String {
-    if to == "resource.k8s.io/v1beta1" {
-        return resource::field_in_v1beta1(kind, &field);
+/// A decoded object of the request's version in the storage version, with all defaults.
+pub(crate) fn stored_form(resource: &ResourceInfo, value: Value) -> Result<Value, Status> {
+    let mut value = to_storage(resource, value)?;
+    let storage = &resource.storage;
+    if resource.is_converted() {
+        storage.shape().default(&mut value);
     }
-    field
+    storage.strategy().default(&mut value);
+    Ok(value)
 }
-
-fn structured(version: &str) -> bool {
-    matches!(version, "resource.k8s.io/v1" | "resource.k8s.io/v1beta2")
-}
-
-/// Renames members of an object; a member that is missing stays missing.
-fn rename(obj: &mut Value, names: &[(&str, &str)]) {
-    let Some(object) = obj.as_object_mut() else {
-        return;
-    };
-    for (from, to) in names {
-        if let Some(value) = object.remove(*from) {
-            object.insert((*to).to_owned(), value);
-        }
-    }
-}
-
-/// Takes members out of an object into one of their own.
-fn take(obj: &mut Value, names: &[&str]) -> Map<String, Value> {
-    let mut taken = Map::new();
-    if let Some(object) = obj.as_object_mut() {
-        for name in names {
-            if let Some(value) = object.remove(*name) {
-                taken.insert((*name).to_owned(), value);
-            }
-        }
-    }
-    taken
-}
-
-/// The elements of the list at a path, for writing.
-fn each<'a>(obj: &'a mut Value, path: &[&str]) -> impl Iterator<Item = &'a mut Value> + use<'a> {
-    path.iter()
-        .try_fold(obj, |v, key| v.get_mut(*key))
-        .and_then(Value::as_array_mut)
-        .into_iter()
-        .flatten()
-}
-
-/// An object with one member.
-fn single(key: &str, value: Value) -> Value {
-    let mut object = Map::new();
-    object.insert(key.to_owned(), value);
-    json!(object)
-}
-
-#[cfg(test)]
-mod tests;

@@ -1,19 +1,18 @@
 //! Events go an hour after they were last written, as `--event-ttl` of kube-apiserver has it.
 //!
-//! The store has no leases; a sweep reads the events once a minute and deletes those whose time
+//! Etcd does it by leases. In a store that has none a sweep reads the events once a minute and deletes those whose time
 //! is over. An event written meanwhile stays: the deletion is for the revision that was read.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use davit_store::ListOptions;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::server::ApiServer;
-use crate::storage::{self, Storage};
+use crate::storage::{self, EVENT_TTL, Storage};
 
-const TTL: SignedDuration = SignedDuration::from_hours(1);
 const SWEEP: Duration = Duration::from_secs(60);
 
 /// Sweeps until the server is gone; whoever spawns it ends it with the server.
@@ -23,6 +22,9 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
         let Some(server) = server.upgrade() else {
             return;
         };
+        if server.store().expires() {
+            return;
+        }
         let snapshot = server.registry().snapshot();
         let Some(resource) = snapshot.by_group_resource("", "events") else {
             return;
@@ -46,7 +48,7 @@ async fn sweep(storage: &Storage, now: Timestamp) -> Result<usize, String> {
         let Ok(event) = storage::decode(pair) else {
             continue;
         };
-        if last_written(&event.value).is_none_or(|at| now.duration_since(at) < TTL) {
+        if last_written(&event.value).is_none_or(|at| is_alive(at, now)) {
             continue;
         }
         let namespace = davit_api::meta::namespace(&event.value);
@@ -61,6 +63,11 @@ async fn sweep(storage: &Storage, now: Timestamp) -> Result<usize, String> {
         }
     }
     Ok(count)
+}
+
+fn is_alive(written: Timestamp, now: Timestamp) -> bool {
+    Duration::try_from(now.duration_since(written)).is_ok_and(|age| age < EVENT_TTL)
+        || written > now
 }
 
 /// The latest of the times that writers of events set.

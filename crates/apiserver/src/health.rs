@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use davit_encryption::EncryptedStore;
 use davit_store::Error as StoreError;
 use http::StatusCode;
 
@@ -76,10 +75,7 @@ async fn passes(server: &ApiServer, check: &str) -> bool {
             Some(Ok(()) | Err(StoreError::Full))
         ),
         "etcd-readiness" => matches!(store_health(server).await, Some(Ok(()))),
-        KMS => server
-            .encrypted_store()
-            .and_then(EncryptedStore::plugins_are_well)
-            .unwrap_or(true),
+        KMS => server.stored().plugins_are_well().unwrap_or(true),
         "shutdown" => !server.is_stopping() && !server.shutdown().is_cancelled(),
         // the APIServices are kept by the last of these, after everything else has begun
         "autoregister-completion"
@@ -103,9 +99,7 @@ pub(crate) async fn answer(
     endpoint: &str,
     single: &str,
 ) -> HandlerResult {
-    let has_plugins = server
-        .encrypted_store()
-        .and_then(EncryptedStore::plugins_are_well);
+    let has_plugins = server.stored().plugins_are_well();
     let kms: &[&str] = if has_plugins.is_some() { &[KMS] } else { &[] };
     let all: Vec<&str> = checks(endpoint).chain(kms.iter().copied()).collect();
     let chosen: Vec<&str> = if single.is_empty() {

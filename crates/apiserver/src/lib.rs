@@ -58,6 +58,7 @@ mod selection;
 mod server;
 mod service_addresses;
 mod storage;
+mod stored_form;
 mod subresources;
 mod tls;
 mod tokens;
@@ -85,6 +86,7 @@ pub use server::{
     MIN_REQUEST_TIMEOUT, Options, ServingFiles,
 };
 pub use service_addresses::{NodePorts, ServiceRange, ServiceRangeError, ServiceRanges};
+pub use stored_form::KubernetesForm;
 pub use tls::TlsError;
 pub use tokens::{TokenError, TokenLife};
 pub use user::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED, UserInfo};

@@ -25,7 +25,6 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use davit_api::features::Features;
 use davit_api::status::Status;
-use davit_encryption::EncryptedStore;
 use davit_listen::{ConnectionLimits, HttpLimits};
 use davit_schema::gates::Disabled;
 use davit_store::Store;
@@ -57,6 +56,7 @@ use crate::registry::Registry;
 use crate::request_info::RequestInfo;
 use crate::resource_metrics::{self, ResourceMetrics};
 use crate::service_addresses::{ServiceAddresses, ServiceRanges};
+use crate::stored_form::StoredForm;
 use crate::tls::{self, TlsError};
 use crate::tokens::{TokenError, TokenKeys};
 use crate::user::UserInfo;
@@ -177,7 +177,8 @@ pub struct ApiServer {
     flow_control: Arc<FlowControl>,
     flow_task: OnceLock<AbortOnDropHandle<()>>,
     auditor: Option<Auditor>,
-    encrypted: Option<Arc<EncryptedStore>>,
+    /// In which form objects are in the store.
+    stored: StoredForm,
     shutdown_delay: Duration,
     connection_limits: ConnectionLimits,
     http_limits: HttpLimits,
@@ -282,13 +283,8 @@ impl ApiServer {
             encryption.ready(PLUGINS_READY).await?;
         }
         let attended = options.encryption.clone();
-        let encrypted = options.encryption.map(|encryption| {
-            Arc::new(EncryptedStore::new(Arc::clone(&options.store), encryption))
-        });
-        let store: Arc<dyn Store> = match &encrypted {
-            Some(encrypted) => Arc::clone(encrypted) as Arc<dyn Store>,
-            None => options.store,
-        };
+        let stored = StoredForm::new(options.store, options.encryption, options.kubernetes_form);
+        let store = stored.store();
         let registry = Registry::built_in(Arc::clone(&store), |row| {
             options.runtime_config.serves(row, &options.features)
         });
@@ -328,7 +324,7 @@ impl ApiServer {
             flow_control: Arc::new(FlowControl::new(options.flow_control, metrics.flow.clone())),
             flow_task: OnceLock::new(),
             auditor,
-            encrypted,
+            stored,
             shutdown_delay: options.shutdown_delay,
             connection_limits: options.connections,
             http_limits: HttpLimits {
@@ -566,6 +562,11 @@ impl ApiServer {
         &self.store
     }
 
+    /// Whether other API servers work on the same store.
+    pub(crate) fn shares_store(&self) -> bool {
+        self.shares_store
+    }
+
     pub(crate) fn authenticator(&self) -> &Authenticator {
         &self.authenticator
     }
@@ -650,17 +651,9 @@ impl ApiServer {
         self.auditor.as_ref()
     }
 
-    /// The store with values as they are kept, encrypted or not.
-    pub(crate) fn raw_store(&self) -> Arc<dyn Store> {
-        match &self.encrypted {
-            Some(encrypted) => encrypted.inner(),
-            None => Arc::clone(&self.store),
-        }
-    }
-
-    /// The store, where values are encrypted.
-    pub(crate) fn encrypted_store(&self) -> Option<&EncryptedStore> {
-        self.encrypted.as_deref()
+    /// In which form objects are in the store.
+    pub(crate) fn stored(&self) -> &StoredForm {
+        &self.stored
     }
 
     /// Whether a shutdown has begun; requests may still be taken.

@@ -20,7 +20,7 @@ use crate::server::ApiServer;
 use crate::storage::Storage;
 use crate::writes::Writer;
 use claims::{ClusterIps, NoAddress};
-use ports::{NoPort, NodePort, PortPool, port_number, ports_of};
+use ports::{NoPort, PortPool, port_number, ports_of};
 
 /// What there is, and what of it is taken.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct ServiceAddresses {
 #[must_use = "what was claimed is kept or given back"]
 pub(crate) struct Reservation {
     ips: Vec<IpAddr>,
-    ports: Vec<NodePort>,
+    ports: Vec<u16>,
 }
 
 impl Reservation {
@@ -69,14 +69,14 @@ impl<'a> Parent<'a> {
 }
 
 /// Takes back claims for what a Service does not hold. What fails is left to what repairs: the Service itself has been written.
-async fn release(server: &ApiServer, ips: &[IpAddr], ports: &[NodePort], parent: Parent<'_>) {
+async fn release(server: &ApiServer, ips: &[IpAddr], ports: &[u16], parent: Parent<'_>) {
     for ip in ips {
         if let Err(status) = claims::release(server, *ip, parent).await {
             tracing::warn!(%ip, ?parent, error = status.message, "the claim on an address stays for now");
         }
     }
     let pool = &server.service_addresses().ports;
-    pool.release(&**server.store(), ports, parent).await;
+    pool.release(&**server.store(), ports).await;
 }
 
 fn is_service(storage: &Storage) -> bool {
@@ -146,24 +146,11 @@ impl ServiceAddresses {
     ) -> Result<Vec<FieldError>, Status> {
         let mut faults = families::assign(spec, held.spec.as_ref(), &self.ranges);
         self.external(spec, held, &mut faults);
-        self.node_ports(
-            writer,
-            spec,
-            held,
-            parent,
-            &mut reservation.ports,
-            &mut faults,
-        )
-        .await?;
-        self.health_check(
-            writer,
-            spec,
-            held,
-            parent,
-            &mut reservation.ports,
-            &mut faults,
-        )
-        .await?;
+        let ports = &mut reservation.ports;
+        self.node_ports(writer, spec, held, ports, &mut faults)
+            .await?;
+        self.health_check(writer, spec, held, ports, &mut faults)
+            .await?;
         // Only if nothing else is wrong: it is an object that would have to go again.
         if faults.is_empty() {
             let ips = &mut reservation.ips;
@@ -271,8 +258,7 @@ impl ServiceAddresses {
         writer: &Writer<'_>,
         spec: &mut serde_json::Map<String, Value>,
         held: &Held,
-        parent: Parent<'_>,
-        taken: &mut Vec<NodePort>,
+        taken: &mut Vec<u16>,
         faults: &mut Vec<FieldError>,
     ) -> Result<(), Status> {
         let wants = match spec.get("type").and_then(Value::as_str) {
@@ -291,35 +277,32 @@ impl ServiceAddresses {
         let store = &**writer.server.store();
         // Ports of one number that differ by protocol have one node port together.
         let mut shared: Vec<(u64, u16)> = ports.iter().filter_map(numbers).collect();
+        // A dry run claims nothing, but gives nothing twice either.
+        let mut own = held.ports.clone();
         for (index, port) in ports.iter_mut().enumerate() {
-            let udp = port["protocol"] == "UDP";
             let asked = numbers(port).map_or(0, |(_, asked)| asked);
-            if asked != 0 && held.ports.contains(&(asked, udp)) {
-                continue;
-            }
             let number = port["port"].as_u64().unwrap_or(0);
             let twin = shared.iter().find(|(port, _)| *port == number);
             let twin = twin.filter(|_| asked == 0).map(|(_, given)| *given);
+            if let Some(held) = twin.or(Some(asked)).filter(|port| own.contains(port)) {
+                port["nodePort"] = json!(held);
+                continue;
+            }
             let mut given = Err(NoPort::Refused(String::new()));
             if let Some(twin) = twin {
-                given = self
-                    .ports
-                    .port(store, twin, udp, parent, writer.dry_run)
-                    .await;
+                given = self.ports.port(store, twin, writer.dry_run).await;
             }
             if matches!(given, Err(NoPort::Refused(_))) {
-                given = self
-                    .ports
-                    .port(store, asked, udp, parent, writer.dry_run)
-                    .await;
+                given = self.ports.port(store, asked, writer.dry_run).await;
             }
             match given {
                 Ok(given) => {
                     shared.push((number, given));
+                    own.push(given);
                     port["nodePort"] = json!(given);
                     // a dry run has claimed nothing
                     if !writer.dry_run {
-                        taken.push((given, udp));
+                        taken.push(given);
                     }
                 }
                 Err(NoPort::Failed(status)) => return Err(status),
@@ -341,8 +324,7 @@ impl ServiceAddresses {
         writer: &Writer<'_>,
         spec: &mut serde_json::Map<String, Value>,
         held: &Held,
-        parent: Parent<'_>,
-        taken: &mut Vec<NodePort>,
+        taken: &mut Vec<u16>,
         faults: &mut Vec<FieldError>,
     ) -> Result<(), Status> {
         let is = |key: &str, text: &str| spec.get(key).and_then(Value::as_str) == Some(text);
@@ -351,16 +333,16 @@ impl ServiceAddresses {
         }
         let asked = spec.get("healthCheckNodePort").and_then(port_number);
         let asked = asked.unwrap_or(0);
-        if asked != 0 && held.ports.contains(&(asked, false)) {
+        if asked != 0 && held.ports.contains(&asked) {
             return Ok(());
         }
         let store = &**writer.server.store();
-        let given = self.ports.port(store, asked, false, parent, writer.dry_run);
+        let given = self.ports.port(store, asked, writer.dry_run);
         match given.await {
             Ok(given) => {
                 spec.insert("healthCheckNodePort".to_owned(), json!(given));
                 if !writer.dry_run {
-                    taken.push((given, false));
+                    taken.push(given);
                 }
             }
             Err(NoPort::Failed(status)) => return Err(status),
@@ -418,11 +400,11 @@ impl ServiceAddresses {
     /// # Errors
     /// The store does not answer.
     pub(crate) async fn repair_ports(&self, server: &ApiServer) -> Result<(), Status> {
-        // first the claims are listed and then the Services: what is claimed in between is not missed
-        let claims = PortPool::claims(&**server.store()).await;
-        let claims = claims.map_err(|error| Status::internal(&error))?;
+        // first the claims are read and then the Services: what is claimed in between is not missed
+        let taken = self.ports.taken(&**server.store()).await;
+        let taken = taken.map_err(|error| Status::internal(&error))?;
         let services = server.objects("", "services", None).await?;
-        let repaired = self.ports.repair(&**server.store(), claims, &services);
+        let repaired = self.ports.repair(&**server.store(), taken, &services);
         repaired.await.map_err(|error| Status::internal(&error))
     }
 }
@@ -431,7 +413,7 @@ impl ServiceAddresses {
 #[derive(Debug, Default)]
 struct Held {
     addresses: Vec<IpAddr>,
-    ports: Vec<NodePort>,
+    ports: Vec<u16>,
     /// `externalIPs`.
     external: Vec<Value>,
     spec: Option<Value>,

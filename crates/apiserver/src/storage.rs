@@ -2,10 +2,11 @@
 //!
 //! Stored bytes are the JSON of the storage version without resourceVersion, under
 //! `/registry/{group or core}/{plural}/[{namespace}/]{name}`. The revision of the store is the
-//! object's resourceVersion.
+//! object's resourceVersion. In etcd `davit_kubestore` makes kube-apiserver's keys and bytes of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use davit_api::kinds::{ResourceRow, TypeId, TypeTable};
@@ -19,6 +20,9 @@ use crate::codec::Shape;
 use crate::custom::View;
 use crate::object::ordered;
 use crate::selection;
+
+/// How long an event stays after it was written, as `--event-ttl` of kube-apiserver has it.
+pub(crate) const EVENT_TTL: Duration = Duration::from_secs(3600);
 
 /// An object with its revision; `value` carries it as `metadata.resourceVersion`.
 #[derive(Debug, Clone)]
@@ -205,6 +209,11 @@ impl Storage {
         }
     }
 
+    /// How long an object stays after it was written.
+    fn ttl(&self) -> Option<Duration> {
+        (self.group.is_empty() && self.plural == "events").then_some(EVENT_TTL)
+    }
+
     /// The revision of the last write through this server; 0 before the first.
     pub(crate) fn last_written(&self) -> u64 {
         self.last_written.load(Ordering::Acquire)
@@ -309,7 +318,7 @@ impl Storage {
         value: &Value,
     ) -> Result<Stored, StorageError> {
         let bytes = self.bytes(value).await?;
-        let write = Write::create(self.key(namespace, name), bytes.clone());
+        let write = Write::create(self.key(namespace, name), bytes.clone()).lasting(self.ttl());
         match self.store.commit(write).await {
             Ok(committed) => {
                 self.wrote(committed.revision);
@@ -333,6 +342,7 @@ impl Storage {
     ) -> Result<Stored, StorageError> {
         let bytes = self.bytes(value).await?;
         let write = Write::update(self.key(namespace, name), revision, bytes.clone());
+        let write = write.lasting(self.ttl());
         let revision = self.replace(write).await?;
         self.written(value, &bytes, revision).await
     }

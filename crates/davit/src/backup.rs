@@ -4,15 +4,20 @@ use crate::cluster_flag::Cluster;
 use crate::etcd::{Place, StoreFlags};
 use crate::paths;
 use anyhow::{Context, Result, bail, ensure};
+use davit_apiserver::KubernetesForm;
+use davit_encryption::{EncryptedStore, Encryption, Naming, OwnNaming};
 use davit_etcd::EtcdStore;
+use davit_kubestore::{Codec, KubeNaming, KubeStore, keys};
 use davit_store::backup::{BackupReader, REVISION_BUMP};
 use davit_store::embedded::EmbeddedStore;
-use davit_store::{ListOptions, Store, Write};
+use davit_store::{KeyValue, ListOptions, Store, Write};
 use futures::{AsyncReadExt, TryStreamExt};
 use std::fs::File;
 use std::io::{BufReader, Seek, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// `davit backup`
 #[derive(Debug, clap::Args)]
@@ -33,12 +38,17 @@ pub(crate) struct Restore {
     data_dir: Option<PathBuf>,
     #[command(flatten)]
     store: StoreFlags,
+    /// Encryption at rest of the cluster, which a restore into etcd needs where values of the backup are encrypted
+    #[arg(long, value_name = "FILE")]
+    encryption_provider_config: Option<PathBuf>,
 }
 
 /// How much is read at once.
 const PIECE: usize = 64 << 10;
 /// Writes to etcd at one time.
 const WRITES: usize = 64;
+/// How long plugins that keep keys may take to answer.
+const PLUGINS_READY: Duration = Duration::from_secs(20);
 
 /// Takes a backup of the cluster of the kubeconfig.
 ///
@@ -139,9 +149,17 @@ pub(crate) async fn restore(args: Restore) -> Result<()> {
             );
         }
         Place::Etcd(options) => {
+            let encryption = args.encryption_provider_config.as_deref();
+            let encryption = encryption.map(Encryption::from_file).transpose();
+            let encryption = encryption.context("encryption at rest")?.map(Arc::new);
+            if let Some(encryption) = &encryption {
+                encryption.ready(PLUGINS_READY).await?;
+            }
+            let form = args.store.form()?.unwrap_or_default();
             let store = EtcdStore::open(*options).await.context("etcd")?;
+            let store = InKubernetesForm::new(Arc::new(store), encryption, &form);
             let restored = into_etcd(&store, file, revision).await;
-            store.close().await;
+            store.kube.close().await;
             restored?;
             println!("{count} objects are restored to etcd");
         }
@@ -149,13 +167,64 @@ pub(crate) async fn restore(args: Restore) -> Result<()> {
     Ok(())
 }
 
+/// An etcd with objects as kube-apiserver keeps them.
+struct InKubernetesForm {
+    kube: KubeStore,
+    encryption: Option<Arc<Encryption>>,
+}
+
+impl InKubernetesForm {
+    fn new(
+        store: Arc<dyn Store>,
+        encryption: Option<Arc<Encryption>>,
+        form: &KubernetesForm,
+    ) -> Self {
+        let store = match &encryption {
+            None => store,
+            Some(encryption) => {
+                let naming = Arc::new(KubeNaming::new(&form.prefix));
+                Arc::new(EncryptedStore::named(store, Arc::clone(encryption), naming))
+            }
+        };
+        Self {
+            kube: KubeStore::new(store, Codec::new(form.media)),
+            encryption,
+        }
+    }
+
+    /// Writes a pair of a backup. One that is encrypted is encrypted anew: its key, which is authenticated, is another one here.
+    async fn write(&self, pair: KeyValue) -> Result<()> {
+        // Servers make them again of what there is.
+        if keys::to_kubernetes(&pair.key).is_none() {
+            tracing::info!(key = &*pair.key, "not restored: it is no object");
+            return Ok(());
+        }
+        let is_encrypted = pair.value.starts_with(b"k8s:enc:");
+        let value = match &self.encryption {
+            Some(encryption) => {
+                let named = OwnNaming.named(&pair.key);
+                encryption.unlock(&named, &pair.value).await;
+                let plain = encryption.decrypt_as(&named, pair.value);
+                plain.with_context(|| pair.key.to_string())?.value
+            }
+            None if is_encrypted => bail!(
+                "{} is encrypted: --encryption-provider-config says how",
+                pair.key
+            ),
+            None => pair.value,
+        };
+        self.kube.commit(Write::create(&*pair.key, value)).await?;
+        Ok(())
+    }
+}
+
 /// Writes the objects. Their revisions are etcd's own, which may not lie behind those that clients have seen.
-async fn into_etcd(store: &EtcdStore, file: File, revision: u64) -> Result<()> {
+async fn into_etcd(store: &InKubernetesForm, file: File, revision: u64) -> Result<()> {
     let one = ListOptions {
         limit: Some(1),
         ..ListOptions::default()
     };
-    let found = store.list("", one).await?;
+    let found = store.kube.list("", one).await?;
     ensure!(
         found.items.is_empty(),
         "there are objects in that etcd already; a backup is restored into an empty one (--etcd-prefix names another place)"
@@ -170,10 +239,7 @@ async fn into_etcd(store: &EtcdStore, file: File, revision: u64) -> Result<()> {
     }
     let reader = BackupReader::new(BufReader::new(file))?;
     let pairs = futures::stream::iter(reader).map_err(anyhow::Error::from);
-    let writes = pairs.map_ok(|pair| async move {
-        let write = Write::create(&*pair.key, pair.value);
-        store.commit(write).await.map_err(anyhow::Error::from)
-    });
+    let writes = pairs.map_ok(|pair| async move { store.write(pair).await });
     writes
         .try_buffer_unordered(WRITES)
         .try_for_each(|_| async { Ok(()) })

@@ -190,6 +190,7 @@ pub(crate) async fn start_server(
     server_options.extra_names.clone_from(&options.tls_san);
     server_options.advertise_address = options.advertise_address;
     server_options.shares_store = options.store.is_shared();
+    server_options.kubernetes_form = options.store.form()?;
     // Its own clients are shown its own certificate: they believe no other authority.
     let server_name = shown.as_ref().map(|_| LOOPBACK_NAME);
     server_options.serving_files = shown;

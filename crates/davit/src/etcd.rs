@@ -3,9 +3,11 @@
 use crate::args::StoreKind;
 use crate::test_assets;
 use anyhow::{Context, Result, bail};
+use davit_apiserver::KubernetesForm;
 use davit_etcd::{EndpointUrl, EtcdOptions, EtcdStore, TlsFiles};
-use davit_store::Store;
+use davit_kubestore::MediaType;
 use davit_store::embedded::{EmbeddedOptions, EmbeddedStore};
+use davit_store::{ListOptions, Store};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +22,12 @@ pub(crate) struct StoreFlags {
     #[arg(long, value_name = "URL,...", value_delimiter = ',')]
     etcd_servers: Vec<EndpointUrl>,
     /// What the keys in etcd begin with
-    #[arg(long, value_name = "PREFIX", default_value = "/davit")]
+    #[arg(long, value_name = "PREFIX", default_value = "/registry")]
     etcd_prefix: String,
+    /// In which form built-in kinds are written to etcd, as kube-apiserver does: application/vnd.kubernetes.protobuf or
+    /// application/json; both are read
+    #[arg(long, value_name = "TYPE", default_value = davit_kubestore::PROTOBUF)]
+    storage_media_type: MediaType,
     /// Authorities of etcd's certificates [default: those of the system]
     #[arg(long, value_name = "FILE")]
     etcd_cafile: Option<PathBuf>,
@@ -58,6 +64,18 @@ impl StoreFlags {
     /// Whether other API servers work on the same objects.
     pub(crate) fn is_shared(&self) -> bool {
         self.etcd_shared
+    }
+
+    /// How objects are kept in etcd; `None` where they are in the data directory.
+    ///
+    /// # Errors
+    /// The flags contradict one another.
+    pub(crate) fn form(&self) -> Result<Option<KubernetesForm>> {
+        let in_etcd = !self.servers()?.is_empty() && !test_assets::is_kube_apiserver();
+        Ok(in_etcd.then(|| KubernetesForm {
+            prefix: self.etcd_prefix.clone(),
+            media: self.storage_media_type,
+        }))
     }
 
     fn servers(&self) -> Result<Vec<EndpointUrl>> {
@@ -127,9 +145,28 @@ impl StoreFlags {
                 let store = EtcdStore::open(*options).await;
                 let store =
                     store.with_context(|| format!("store in etcd ({})", shown.join(",")))?;
+                self.refuse_former_keys(&store).await?;
                 Ok(Arc::new(store))
             }
         }
+    }
+
+    /// Before it had kube-apiserver's keys davit wrote others, which no server of today reads.
+    async fn refuse_former_keys(&self, store: &EtcdStore) -> Result<()> {
+        let one = ListOptions {
+            limit: Some(1),
+            ..ListOptions::default()
+        };
+        let found = store.list("/registry/", one).await?;
+        if found.items.is_empty() {
+            return Ok(());
+        }
+        store.close().await;
+        bail!(
+            "below {}/registry/ in etcd are objects of a davit from before it used kube-apiserver's keys: make a backup with that \
+             davit, and restore it with this one under another --etcd-prefix (docs/etcd.md)",
+            self.etcd_prefix.trim_end_matches('/')
+        )
     }
 }
 

@@ -4,7 +4,7 @@
 //! [`Encryption`] holds what an `EncryptionConfiguration` says and can be given another one while
 //! the server runs. [`EncryptedStore`] puts it between the server and a store. Stored values have
 //! the form of kube-apiserver: `k8s:enc:{provider}:v1:{key name}:` and the ciphertext; the key of
-//! the store is authenticated with it where the cipher can do that.
+//! the store is authenticated with it where the cipher can do that. How keys say of which resource they are is a [`Naming`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -18,6 +18,7 @@
 mod ciphers;
 mod config;
 mod kms;
+mod naming;
 mod store;
 
 use std::path::{Path, PathBuf};
@@ -31,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use ciphers::Provider;
 use config::Rule;
 use kms::Plugin;
+pub use naming::{Named, Naming, OwnNaming};
 pub use store::EncryptedStore;
 
 /// How often a followed file is read.
@@ -188,25 +190,25 @@ impl Encryption {
         self.plugins().iter().filter_map(fault).collect()
     }
 
-    /// Sees to it that [`Encryption::encrypt`] has a key for a value of `key`.
+    /// Sees to it that [`Encryption::encrypt_as`] has a key for a value.
     ///
     /// # Errors
     /// When the plugin that keeps the key is not well.
-    async fn prepare(&self, key: &str) -> Result<(), EncryptionError> {
+    pub async fn prepare(&self, named: &Named<'_>) -> Result<(), EncryptionError> {
         let rules = self.rules.load_full();
-        let first = rule(&rules, key).and_then(|rule| rule.providers.first());
+        let first = rule(&rules, named).and_then(|rule| rule.providers.first());
         match first {
             Some(Provider::Kms(plugin)) => plugin.prepare().await,
             _ => Ok(()),
         }
     }
 
-    /// Sees to it that [`Encryption::decrypt`] has the key of a stored value.
-    async fn unlock(&self, key: &str, stored: &[u8]) {
+    /// Sees to it that [`Encryption::decrypt_as`] has the key of a stored value.
+    pub async fn unlock(&self, named: &Named<'_>, stored: &[u8]) {
         let rules = self.rules.load_full();
-        for plugin in rule(&rules, key).into_iter().flat_map(Rule::plugins) {
+        for plugin in rule(&rules, named).into_iter().flat_map(Rule::plugins) {
             if let Err(error) = plugin.unlock(stored).await {
-                tracing::warn!(key, error, "reading an encrypted value");
+                tracing::warn!(key = &*named.context, error, "reading an encrypted value");
             }
         }
     }
@@ -238,25 +240,41 @@ impl Encryption {
         }
     }
 
-    /// The stored form of a value.
+    /// The stored form of a value under one of davit's own keys.
     ///
     /// # Errors
     /// When the cipher fails.
     pub fn encrypt(&self, key: &str, value: Bytes) -> Result<Bytes, EncryptionError> {
+        self.encrypt_as(&OwnNaming.named(key), value)
+    }
+
+    /// The value of a stored form under one of davit's own keys.
+    ///
+    /// # Errors
+    /// When no provider of the resource can read it.
+    pub fn decrypt(&self, key: &str, stored: Bytes) -> Result<Plain, EncryptionError> {
+        self.decrypt_as(&OwnNaming.named(key), stored)
+    }
+
+    /// The stored form of a value.
+    ///
+    /// # Errors
+    /// When the cipher fails.
+    pub fn encrypt_as(&self, named: &Named<'_>, value: Bytes) -> Result<Bytes, EncryptionError> {
         let rules = self.rules.load();
-        let Some(first) = rule(&rules, key).and_then(|rule| rule.providers.first()) else {
+        let Some(first) = rule(&rules, named).and_then(|rule| rule.providers.first()) else {
             return Ok(value);
         };
-        first.encrypt(key, value)
+        first.encrypt(&named.context, value)
     }
 
     /// The value of a stored form.
     ///
     /// # Errors
     /// When no provider of the resource can read it.
-    pub fn decrypt(&self, key: &str, stored: Bytes) -> Result<Plain, EncryptionError> {
+    pub fn decrypt_as(&self, named: &Named<'_>, stored: Bytes) -> Result<Plain, EncryptionError> {
         let rules = self.rules.load();
-        let Some(rule) = rule(&rules, key) else {
+        let Some(rule) = rule(&rules, named) else {
             // a resource that is not configured is read and written in the clear
             if stored.starts_with(PREFIX) {
                 let why = "it is encrypted, its resource is not configured";
@@ -269,7 +287,7 @@ impl Encryption {
         };
         let mut last = "none is configured for its key".to_owned();
         for (at, provider) in rule.providers.iter().enumerate() {
-            match provider.decrypt(key, &stored) {
+            match provider.decrypt(&named.context, &stored) {
                 None => {}
                 Some(Ok((value, first_key))) => {
                     let stale = at > 0 || !first_key;
@@ -289,11 +307,8 @@ fn read(path: &Path) -> Result<String, EncryptionError> {
     })
 }
 
-/// The rule of a key `/registry/{group}/{plural}/...`.
-fn rule<'a>(rules: &'a [Rule], key: &str) -> Option<&'a Rule> {
-    let mut parts = key.strip_prefix("/registry/")?.split('/');
-    let (group, plural) = (parts.next()?, parts.next()?);
-    let group = if group == "core" { "" } else { group };
+fn rule<'a>(rules: &'a [Rule], named: &Named<'_>) -> Option<&'a Rule> {
+    let (group, plural) = named.resource?;
     rules.iter().find(|rule| rule.covers(group, plural))
 }
 

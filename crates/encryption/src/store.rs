@@ -12,12 +12,19 @@ use davit_store::{
 use futures::future::BoxFuture;
 use futures::{FutureExt, Stream};
 
-use super::{Encryption, EncryptionError};
+use super::{Encryption, EncryptionError, Naming, OwnNaming};
 
 /// Encrypts what goes into a store and decrypts what comes out of it.
 pub struct EncryptedStore {
     inner: Arc<dyn Store>,
+    sealed: Sealed,
+}
+
+/// What opens and closes the values of a store.
+#[derive(Clone)]
+struct Sealed {
     encryption: Arc<Encryption>,
+    naming: Arc<dyn Naming>,
 }
 
 impl std::fmt::Debug for EncryptedStore {
@@ -33,34 +40,79 @@ fn failed(action: &'static str, key: &str, error: &EncryptionError) -> Error {
     }
 }
 
-fn decrypted(encryption: &Encryption, mut pair: KeyValue) -> Result<KeyValue> {
-    let plain = encryption.decrypt(&pair.key, pair.value);
-    pair.value = plain
-        .map_err(|error| failed("decrypt a stored value", &pair.key, &error))?
-        .value;
-    Ok(pair)
-}
+impl Sealed {
+    async fn unlock(&self, pair: &KeyValue) {
+        let named = self.naming.named(&pair.key);
+        self.encryption.unlock(&named, &pair.value).await;
+    }
 
-fn decrypted_error(encryption: &Encryption, error: Error) -> Error {
-    match error {
-        Error::Conflict {
-            key,
-            current: Some(pair),
-        } => match decrypted(encryption, *pair) {
-            Ok(pair) => Error::Conflict {
+    fn open(&self, mut pair: KeyValue) -> Result<KeyValue> {
+        let plain = self
+            .encryption
+            .decrypt_as(&self.naming.named(&pair.key), pair.value);
+        pair.value = plain
+            .map_err(|error| failed("decrypt a stored value", &pair.key, &error))?
+            .value;
+        Ok(pair)
+    }
+
+    fn open_error(&self, error: Error) -> Error {
+        match error {
+            Error::Conflict {
                 key,
-                current: Some(Box::new(pair)),
+                current: Some(pair),
+            } => match self.open(*pair) {
+                Ok(pair) => Error::Conflict {
+                    key,
+                    current: Some(Box::new(pair)),
+                },
+                Err(error) => error,
             },
-            Err(error) => error,
-        },
-        error => error,
+            error => error,
+        }
+    }
+
+    fn open_event(&self, event: WatchEvent) -> Result<WatchEvent> {
+        let WatchEvent::Change(change) = event else {
+            return Ok(event);
+        };
+        let current = change.current.clone();
+        let current = current.map(|pair| self.open(pair)).transpose()?;
+        let previous = change.previous.clone();
+        // a state that is over is left out when its key is gone
+        let previous = previous.and_then(|pair| self.open(pair).ok());
+        Ok(WatchEvent::Change(Arc::new(Change {
+            revision: change.revision,
+            key: Arc::clone(&change.key),
+            current,
+            previous,
+        })))
+    }
+
+    async fn unlock_event(self, event: WatchEvent) -> Result<WatchEvent> {
+        if let WatchEvent::Change(change) = &event {
+            for pair in [&change.current, &change.previous].into_iter().flatten() {
+                self.unlock(pair).await;
+            }
+        }
+        self.open_event(event)
     }
 }
 
 impl EncryptedStore {
-    /// Puts `encryption` in front of `inner`.
+    /// Puts `encryption` in front of `inner`, whose keys are davit's own.
     pub fn new(inner: Arc<dyn Store>, encryption: Arc<Encryption>) -> Self {
-        Self { inner, encryption }
+        Self::named(inner, encryption, Arc::new(OwnNaming))
+    }
+
+    /// Puts `encryption` in front of `inner`, whose keys say what `naming` reads.
+    pub fn named(
+        inner: Arc<dyn Store>,
+        encryption: Arc<Encryption>,
+        naming: Arc<dyn Naming>,
+    ) -> Self {
+        let sealed = Sealed { encryption, naming };
+        Self { inner, sealed }
     }
 
     /// The store behind, where values are encrypted.
@@ -76,16 +128,18 @@ impl EncryptedStore {
         let Some(pair) = self.inner.get(key).await? else {
             return Ok(false);
         };
-        self.encryption.unlock(key, &pair.value).await;
-        self.encryption
-            .decrypt(key, pair.value)
+        self.sealed.unlock(&pair).await;
+        let named = self.sealed.naming.named(key);
+        self.sealed
+            .encryption
+            .decrypt_as(&named, pair.value)
             .map(|plain| plain.stale)
             .map_err(|error| failed("decrypt a stored value", key, &error))
     }
 
     async fn plain(&self, pair: KeyValue) -> Result<KeyValue> {
-        self.encryption.unlock(&pair.key, &pair.value).await;
-        decrypted(&self.encryption, pair)
+        self.sealed.unlock(&pair).await;
+        self.sealed.open(pair)
     }
 
     async fn plain_option(&self, pair: Option<KeyValue>) -> Result<Option<KeyValue>> {
@@ -97,8 +151,9 @@ impl EncryptedStore {
 
     /// Whether the plugins that keep keys are well; none when there are none.
     pub fn plugins_are_well(&self) -> Option<bool> {
-        let faults = || self.encryption.faults().is_empty();
-        self.encryption.has_plugins().then(faults)
+        let encryption = &self.sealed.encryption;
+        let faults = || encryption.faults().is_empty();
+        encryption.has_plugins().then(faults)
     }
 }
 
@@ -136,9 +191,10 @@ impl Store for EncryptedStore {
 
     async fn commit(&self, mut write: Write) -> Result<Committed> {
         if let Operation::Put(value) = write.op {
-            let ready = self.encryption.prepare(&write.key).await;
+            let named = self.sealed.naming.named(&write.key);
+            let ready = self.sealed.encryption.prepare(&named).await;
             ready.map_err(|error| failed("encrypt a value", &write.key, &error))?;
-            let stored = self.encryption.encrypt(&write.key, value);
+            let stored = self.sealed.encryption.encrypt_as(&named, value);
             let stored = stored.map_err(|error| failed("encrypt a value", &write.key, &error))?;
             write.op = Operation::Put(stored);
         }
@@ -151,9 +207,9 @@ impl Store for EncryptedStore {
                     ..
                 } = &error
                 {
-                    self.encryption.unlock(&pair.key, &pair.value).await;
+                    self.sealed.unlock(pair).await;
                 }
-                return Err(decrypted_error(&self.encryption, error));
+                return Err(self.sealed.open_error(error));
             }
         };
         // the write is done: what it replaced is told only if it can be read
@@ -167,7 +223,7 @@ impl Store for EncryptedStore {
         Ok(WatchStream::new(Source {
             stream,
             opening: None,
-            encryption: Arc::clone(&self.encryption),
+            sealed: self.sealed.clone(),
         }))
     }
 
@@ -177,6 +233,10 @@ impl Store for EncryptedStore {
 
     async fn size(&self) -> Option<u64> {
         self.inner.size().await
+    }
+
+    fn expires(&self) -> bool {
+        self.inner.expires()
     }
 
     async fn health(&self) -> Result<()> {
@@ -192,35 +252,7 @@ struct Source {
     stream: WatchStream,
     /// An event whose keys a plugin is asked for.
     opening: Option<BoxFuture<'static, Result<WatchEvent>>>,
-    encryption: Arc<Encryption>,
-}
-
-fn plain_event(encryption: &Encryption, event: WatchEvent) -> Result<WatchEvent> {
-    let WatchEvent::Change(change) = event else {
-        return Ok(event);
-    };
-    let current = change.current.clone();
-    let current = current
-        .map(|pair| decrypted(encryption, pair))
-        .transpose()?;
-    let previous = change.previous.clone();
-    // a state that is over is left out when its key is gone
-    let previous = previous.and_then(|pair| decrypted(encryption, pair).ok());
-    Ok(WatchEvent::Change(Arc::new(Change {
-        revision: change.revision,
-        key: Arc::clone(&change.key),
-        current,
-        previous,
-    })))
-}
-
-async fn unlocked_event(encryption: Arc<Encryption>, event: WatchEvent) -> Result<WatchEvent> {
-    if let WatchEvent::Change(change) = &event {
-        for pair in [&change.current, &change.previous].into_iter().flatten() {
-            encryption.unlock(&pair.key, &pair.value).await;
-        }
-    }
-    plain_event(&encryption, event)
+    sealed: Sealed,
 }
 
 impl Stream for Source {
@@ -237,10 +269,10 @@ impl Stream for Source {
                 Some(Ok(event)) => event,
                 other => return Poll::Ready(other),
             };
-            if !self.encryption.has_plugins() {
-                return Poll::Ready(Some(plain_event(&self.encryption, event)));
+            if !self.sealed.encryption.has_plugins() {
+                return Poll::Ready(Some(self.sealed.open_event(event)));
             }
-            let opening = unlocked_event(Arc::clone(&self.encryption), event);
+            let opening = self.sealed.clone().unlock_event(event);
             self.opening = Some(opening.boxed());
         }
     }

@@ -72,6 +72,10 @@ impl CallError {
         self.says(Code::InvalidArgument, "request is too large")
     }
 
+    pub(crate) fn is_lease_gone(&self) -> bool {
+        self.says(Code::NotFound, "lease not found")
+    }
+
     fn says(&self, wanted: Code, text: &str) -> bool {
         matches!(self, Self::Refused { code, message } if *code == wanted && message.contains(text))
     }

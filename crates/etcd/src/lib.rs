@@ -13,6 +13,7 @@ mod calls;
 mod compactor;
 mod endpoint;
 mod layout;
+mod leases;
 mod members;
 mod owner;
 mod parts;

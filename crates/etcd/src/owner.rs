@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use davit_proto::etcd::etcdserverpb::{
-    Compare, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, PutRequest,
-    RangeRequest, RequestOp, TxnRequest, request_op, response_op,
+    Compare, LeaseKeepAliveRequest, LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp,
+    TxnRequest, request_op, response_op,
 };
 use davit_proto::etcd::mvccpb::KeyValue;
 use davit_store::Error;
@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::layout::written_at;
+use crate::leases::grant;
 use crate::parts::Parts;
 
 /// How long the ownership outlives its server.
@@ -254,21 +255,7 @@ impl Owner {
     }
 
     async fn grant(&self) -> Result<i64, String> {
-        let request = LeaseGrantRequest {
-            ttl: TTL.as_secs().cast_signed(),
-            id: 0,
-        };
-        let mut why = String::new();
-        for _ in self.parts.cluster.members() {
-            let member = self.parts.cluster.member().clone();
-            match timeout(CALL, member.lease().lease_grant(request)).await {
-                Ok(Ok(answer)) => return Ok(answer.into_inner().id),
-                Ok(Err(status)) => why = format!("{}: {}", member.url, status.message()),
-                Err(_) => why = format!("{}: no answer", member.url),
-            }
-            self.parts.cluster.pass_over(&member);
-        }
-        Err(format!("etcd grants no lease: {why}"))
+        grant(&self.parts.cluster, TTL.as_secs()).await
     }
 
     /// Writes the key if its revision is what is expected.

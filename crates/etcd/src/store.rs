@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use crate::calls::{CallError, Cluster};
 use crate::endpoint::{EndpointUrl, Member};
 use crate::layout::{Layout, exists, written_at};
+use crate::leases::Leases;
 use crate::members::present;
 use crate::owner::Owner;
 use crate::parts::{Parts, one};
@@ -61,7 +62,7 @@ impl EtcdOptions {
         Self {
             servers,
             tls: TlsFiles::default(),
-            prefix: "/davit".to_owned(),
+            prefix: "/registry".to_owned(),
             compaction_interval: Duration::from_secs(300),
             watch_buffer: 8192,
             patience: Duration::from_secs(10),
@@ -75,6 +76,7 @@ impl EtcdOptions {
 pub struct EtcdStore {
     parts: Arc<Parts>,
     owner: Arc<Owner>,
+    leases: Leases,
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -125,6 +127,7 @@ impl EtcdStore {
         Ok(Self {
             parts,
             owner,
+            leases: Leases::default(),
             tasks: Mutex::new(tasks),
         })
     }
@@ -154,7 +157,16 @@ fn replaced(response: Option<ResponseOp>) -> Option<mvccpb::KeyValue> {
 }
 
 impl EtcdStore {
-    fn request(&self, write: &Write, key: &Bytes) -> TxnRequest {
+    /// The lease of a pair that is to go by itself; zero for one that stays.
+    async fn lease(&self, write: &Write) -> Result<i64> {
+        let Some(ttl) = write.ttl else {
+            return Ok(0);
+        };
+        let lease = self.leases.get(&self.parts.cluster, ttl).await;
+        lease.map_err(Error::Unavailable)
+    }
+
+    fn request(&self, write: &Write, key: &Bytes, lease: i64) -> TxnRequest {
         let compare = match (write.expect, &write.op) {
             (Expect::Absent, _) => Some(written_at(key.clone(), 0)),
             (Expect::Revision(revision), _) => Some(written_at(key.clone(), revision)),
@@ -165,8 +177,8 @@ impl EtcdStore {
             Operation::Put(value) => request_op::Request::RequestPut(PutRequest {
                 key: key.clone(),
                 value: value.clone(),
+                lease,
                 prev_kv: true,
-                ..PutRequest::default()
             }),
             Operation::Delete => request_op::Request::RequestDeleteRange(DeleteRangeRequest {
                 key: key.clone(),
@@ -326,18 +338,24 @@ impl Store for EtcdStore {
             });
         }
         let key = self.parts.layout.key(&write.key);
+        let (mut lease, mut renewed) = (self.lease(&write).await?, false);
         loop {
             if self.parts.closed.is_cancelled() {
                 return Err(Error::Closed);
             }
             let (claim, claimed) = self.owner.claim().await?;
-            let mut request = self.request(&write, &key);
+            let mut request = self.request(&write, &key, lease);
             request.compare.push(claim);
             let (answer, revision) = match self.parts.cluster.txn(request).await {
                 Ok(answered) => answered,
                 Err(CallError::Lost(why)) => {
                     tracing::debug!(key = write.key, why, "the answer to a write is lost");
                     return self.resolve(write, key).await;
+                }
+                Err(error) if error.is_lease_gone() && !std::mem::replace(&mut renewed, true) => {
+                    self.leases.forget(lease).await;
+                    lease = self.lease(&write).await?;
+                    continue;
                 }
                 Err(error) if error.is_too_large() => {
                     let size = match &write.op {
@@ -383,6 +401,10 @@ impl Store for EtcdStore {
             return Err(Error::Closed);
         }
         self.parts.compact(revision).await
+    }
+
+    fn expires(&self) -> bool {
+        true
     }
 
     async fn health(&self) -> Result<()> {

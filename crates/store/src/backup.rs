@@ -1,6 +1,6 @@
 //! Backups: all pairs of a store at one revision, in a file of this form.
 //!
-//! A line with name and version, the revision, the pairs in key order, an end with their number and the SHA-256 of all that
+//! A line with name and version, the revision, the pairs in the order of the store's keys, an end with their number and the SHA-256 of all that
 //! comes before it. Numbers are big-endian. Values are as the store has them: encrypted where they are encrypted at rest.
 
 use std::io::{self, Read};

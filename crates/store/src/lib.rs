@@ -86,6 +86,11 @@ pub trait Store: Send + Sync + 'static {
     /// fail afterwards. Compacting an already compacted revision does nothing.
     async fn compact(&self, revision: u64) -> Result<()>;
 
+    /// Whether pairs that were written with a time to live go when it is over.
+    fn expires(&self) -> bool {
+        false
+    }
+
     /// Whether the store can acknowledge writes, as far as it knows; for readiness
     /// checks.
     async fn health(&self) -> Result<()> {

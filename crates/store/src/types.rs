@@ -1,6 +1,7 @@
 //! The words of the store.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -65,15 +66,26 @@ pub struct Write {
     pub expect: Expect,
     /// The effect.
     pub op: Operation,
+    /// How long the pair is to be there unless it is written again. Engines that cannot do that keep it
+    /// ([`crate::Store::expires`]).
+    pub ttl: Option<Duration>,
 }
 
 impl Write {
+    /// The pair goes by itself after a while, where the engine can do that.
+    #[must_use]
+    pub fn lasting(mut self, ttl: Option<Duration>) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
     /// Creates `key`, which must not exist.
     pub fn create(key: impl Into<String>, value: impl Into<Bytes>) -> Self {
         Self {
             key: key.into(),
             expect: Expect::Absent,
             op: Operation::Put(value.into()),
+            ttl: None,
         }
     }
 
@@ -83,6 +95,7 @@ impl Write {
             key: key.into(),
             expect: Expect::Revision(revision),
             op: Operation::Put(value.into()),
+            ttl: None,
         }
     }
 
@@ -92,6 +105,7 @@ impl Write {
             key: key.into(),
             expect: Expect::Any,
             op: Operation::Put(value.into()),
+            ttl: None,
         }
     }
 
@@ -101,6 +115,7 @@ impl Write {
             key: key.into(),
             expect: Expect::Revision(revision),
             op: Operation::Delete,
+            ttl: None,
         }
     }
 
@@ -110,6 +125,7 @@ impl Write {
             key: key.into(),
             expect: Expect::Any,
             op: Operation::Delete,
+            ttl: None,
         }
     }
 

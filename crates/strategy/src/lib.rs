@@ -40,6 +40,7 @@ mod cluster;
 mod conditions;
 mod config;
 mod containers;
+pub mod convert;
 pub mod crd;
 mod events;
 pub mod flowcontrol;

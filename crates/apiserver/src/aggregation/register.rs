@@ -38,14 +38,18 @@ pub(super) fn wanted(snapshot: &Snapshot) -> BTreeMap<String, Value> {
                 ("true", 1000, 100)
             };
             let name = format!("{version}.{group}");
-            let object = json!({
+            let mut object = json!({
                 "apiVersion": format!("{GROUP}/v1"), "kind": "APIService",
                 "metadata": { "name": name, "labels": { AUTOMANAGED: label } },
                 "spec": {
-                    "group": group, "version": version,
+                    "version": version,
                     "groupPriorityMinimum": priority, "versionPriority": version_priority,
                 },
             });
+            // The core group is not said, neither here nor by kube-apiserver.
+            if !group.is_empty() {
+                object["spec"]["group"] = json!(group);
+            }
             wanted.insert(name, object);
         }
     }
@@ -79,6 +83,8 @@ pub(super) async fn sync(server: &ApiServer, held: &[Value]) -> bool {
             (Some(want), Some(_)) => restore(server, name, object, &want).await,
             // One without the label is somebody's own: left alone, but a local one is available.
             (_, None) => announce(server, name, object).await,
+            // A kube-apiserver on the same store serves it.
+            (None, Some("onstart")) if server.shares_store() => Ok(()),
             (None, Some(_)) => remove(server, name).await,
         };
         complete &= noted(name, result);

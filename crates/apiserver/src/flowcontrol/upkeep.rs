@@ -6,6 +6,7 @@ use std::time::Duration;
 use davit_api::status::{Reason, Status};
 use davit_strategy::flowcontrol::bootstrap::{self, AUTO_UPDATE, Upkeep};
 use futures::future::try_join_all;
+use futures::try_join;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -200,20 +201,26 @@ pub(crate) async fn follow(
                 tokio::time::sleep(AFTER_FAILURE).await;
                 continue;
             }
-            let stream = match after {
-                Some(after) => {
-                    held.store()
-                        .watch(&format!("/registry/{GROUP}/"), after)
-                        .await
-                }
-                None => continue,
-            };
+            let Some(after) = after else { continue };
+            let store = Arc::clone(held.store());
             drop(held);
-            let Ok(mut stream) = stream else {
+            let watch = async |plural| {
+                let prefix = format!("/registry/{GROUP}/{plural}/");
+                store.watch(&prefix, after).await
+            };
+            let streams = try_join!(watch(SCHEMAS), watch(LEVELS));
+            drop(store);
+            let Ok((mut schemas, mut levels)) = streams else {
                 tokio::time::sleep(AFTER_FAILURE).await;
                 continue;
             };
-            let _ = tokio::time::timeout(AGAIN, stream.next()).await;
+            let changed = async {
+                tokio::select! {
+                    change = schemas.next() => change,
+                    change = levels.next() => change,
+                }
+            };
+            let _ = tokio::time::timeout(AGAIN, changed).await;
             tokio::time::sleep(SETTLE).await;
         }
     };

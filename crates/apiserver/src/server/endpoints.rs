@@ -14,7 +14,8 @@ use tokio::time::Instant;
 use super::bootstrap::{self, KUBERNETES, ensure};
 use super::{ApiServer, Error};
 
-/// Below this there is a key for each server that serves, by its address.
+/// Below this there is a key for each server that serves, by its address, as kube-apiserver keeps it: an Endpoints object that
+/// goes by itself where the store can do that.
 pub(super) const LEASES: &str = "/registry/masterleases/";
 /// How long a server counts that does not renew its key.
 const TTL: Duration = Duration::from_secs(15);
@@ -32,6 +33,8 @@ pub(super) struct Peers {
     shared: bool,
     /// The address under which this one is entered.
     own: Option<String>,
+    /// How often that was done.
+    renewals: u64,
     /// When each address was seen with another revision than before, on this server's clock: nobody else's matters.
     seen: BTreeMap<String, (u64, Instant)>,
 }
@@ -42,6 +45,7 @@ impl Peers {
         Self {
             shared,
             own: None,
+            renewals: 0,
             seen: BTreeMap::new(),
         }
     }
@@ -58,9 +62,13 @@ impl Peers {
         if self.own.as_deref() != Some(address) {
             self.leave(store).await?;
         }
-        // The value is another one each time, so that the key is written.
-        let now = json!({ "renewed": jiff::Timestamp::now().to_string() }).to_string();
-        store.commit(Write::put(key(address), now)).await?;
+        self.renewals += 1;
+        let lease = json!({
+            "kind": "Endpoints", "apiVersion": "v1", "metadata": { "generation": self.renewals },
+            "subsets": [{ "addresses": [{ "ip": address }] }],
+        });
+        let write = Write::put(key(address), lease.to_string()).lasting(Some(TTL));
+        store.commit(write).await?;
         self.own = Some(address.to_owned());
         self.alive(store).await
     }

@@ -20,6 +20,7 @@ use crate::flowcontrol::FlowOptions;
 use crate::pki::Identity;
 use crate::reach::Loopback;
 use crate::service_addresses::{NodePorts, ServiceRanges};
+use crate::stored_form::KubernetesForm;
 use crate::tokens::TokenLife;
 use crate::version::Build;
 
@@ -53,6 +54,9 @@ pub struct Options {
     pub build: Build,
     /// Where objects are kept.
     pub store: Arc<dyn Store>,
+    /// Objects are kept as kube-apiserver keeps them, under these keys and in this form; without it under davit's keys, as
+    /// JSON.
+    pub kubernetes_form: Option<KubernetesForm>,
     /// Where keys and certificates are kept (`pki/` below it). Without it the server can only be
     /// called in process, and service account tokens end with it.
     pub data_dir: Option<PathBuf>,
@@ -142,6 +146,7 @@ impl Options {
         Self {
             build: Build::default(),
             store,
+            kubernetes_form: None,
             data_dir: None,
             advertise_address: None,
             shares_store: false,

@@ -126,17 +126,12 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether the object would be encrypted otherwise if it were written now: then it is written,
-    /// though nothing changes. This is how keys are rotated.
+    /// Whether the object would be stored otherwise if it were written now: then it is written, though nothing changes. This
+    /// is how keys are rotated, and how objects come into the version and form of today.
     async fn is_stale(&self, name: &str) -> Result<bool, Status> {
-        let Some(store) = self.server.encrypted_store() else {
-            return Ok(false);
-        };
         let key = self.resource.storage.key(self.namespace, name);
-        store
-            .is_stale(&key)
-            .await
-            .map_err(|error| self.storage_error(StorageError::Store(error), name))
+        let stale = self.server.stored().is_stale(&key).await;
+        stale.map_err(|error| self.storage_error(StorageError::Store(error), name))
     }
 
     async fn prepared(

@@ -9,7 +9,7 @@ use davit_proto::kms::v2::{DecryptResponse, EncryptResponse, StatusResponse};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::super::Encryption;
+use super::super::{Encryption, Naming, OwnNaming};
 use super::*;
 
 const KEY: &str = "/registry/core/secrets/default/s";
@@ -105,7 +105,7 @@ fn config(socket: &Path) -> String {
 }
 
 async fn read(encryption: &Encryption, stored: &Bytes) -> super::super::Plain {
-    encryption.unlock(KEY, stored).await;
+    encryption.unlock(&OwnNaming.named(KEY), stored).await;
     encryption.decrypt(KEY, stored.clone()).unwrap()
 }
 
@@ -122,7 +122,7 @@ async fn values_are_written_by_seeds_that_the_plugin_encrypts() {
     assert!(encryption.faults().is_empty());
 
     let plain = Bytes::from_static(b"very secret");
-    encryption.prepare(KEY).await.unwrap();
+    encryption.prepare(&OwnNaming.named(KEY)).await.unwrap();
     let old = encryption.encrypt(KEY, plain.clone()).unwrap();
     assert!(old.starts_with(b"k8s:enc:kms:v2:fake:"));
     assert!(!String::from_utf8_lossy(&old).contains("secret"));
@@ -160,7 +160,11 @@ async fn values_are_written_by_seeds_that_the_plugin_encrypts() {
     );
     encryption.encrypt(KEY, plain.clone()).unwrap();
     plugin.state.write().good_until = Some(Instant::now() - Duration::from_secs(1));
-    let refused = encryption.prepare(KEY).await.unwrap_err().to_string();
+    let refused = encryption
+        .prepare(&OwnNaming.named(KEY))
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("has expired"), "{refused}");
     // a configuration whose plugin is not well is not taken over
     encryption.reload(&text).await.unwrap_err();

@@ -71,7 +71,15 @@ async fn random_writer(
             0 => Operation::Delete,
             _ => Operation::Put(Bytes::from(format!("{round} {random}"))),
         };
-        match store.commit(Write { key, expect, op }).await {
+        match store
+            .commit(Write {
+                key,
+                expect,
+                op,
+                ttl: None,
+            })
+            .await
+        {
             Ok(committed) => acknowledged.push(committed),
             Err(Error::Conflict { current, .. }) => match (expect, current) {
                 (Expect::Absent, Some(_)) | (Expect::Revision(_), None) => {}

@@ -100,6 +100,7 @@ pub async fn an_absent_key_cannot_be_deleted(harness: &impl Harness) {
             key: key("a"),
             expect,
             op: Operation::Delete,
+            ttl: None,
         };
         let answer = store.commit(write).await;
         assert!(matches!(answer, Err(Error::NotFound { .. })), "{answer:?}");

@@ -80,3 +80,57 @@ fn versions_of_one_shape_change_their_name_only() {
         json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"})
     );
 }
+
+#[test]
+fn stored_definitions_have_all_in_their_versions() {
+    let mut definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1beta1", "kind": "CustomResourceDefinition",
+        "spec": {
+            "group": "example.com", "version": "v1",
+            "validation": { "openAPIV3Schema": { "type": "object" } },
+            "additionalPrinterColumns": [{ "name": "A", "type": "string", "JSONPath": ".a" }],
+            "versions": [
+                { "name": "v1", "served": true, "storage": true },
+                { "name": "v2", "served": true, "storage": false, "additionalPrinterColumns": [] },
+            ],
+            "conversion": {
+                "strategy": "Webhook", "webhookClientConfig": { "url": "https://a" },
+                "conversionReviewVersions": ["v1"],
+            },
+        },
+    });
+    convert(
+        "CustomResourceDefinition",
+        &mut definition,
+        "apiextensions.k8s.io/v1beta1",
+        "apiextensions.k8s.io/v1",
+    );
+    let schema = json!({ "openAPIV3Schema": { "type": "object" } });
+    assert_eq!(
+        definition,
+        json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "spec": {
+                "group": "example.com",
+                "versions": [
+                    {
+                        "name": "v1", "served": true, "storage": true, "schema": schema,
+                        "additionalPrinterColumns": [{ "name": "A", "type": "string", "jsonPath": ".a" }],
+                    },
+                    {
+                        "name": "v2", "served": true, "storage": false, "schema": schema,
+                        "additionalPrinterColumns": [],
+                    },
+                ],
+                "conversion": {
+                    "strategy": "Webhook",
+                    "webhook": { "clientConfig": { "url": "https://a" }, "conversionReviewVersions": ["v1"] },
+                },
+            },
+        })
+    );
+    let mut single = json!({ "spec": { "version": "v1" } });
+    definitions::from_v1beta1(&mut single);
+    let version = json!([{ "name": "v1", "served": true, "storage": true }]);
+    assert_eq!(single["spec"], json!({ "versions": version }));
+}
