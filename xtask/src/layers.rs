@@ -15,6 +15,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-topology",
             "davit-allocator",
             "davit-netplan",
+            "davit-autoscaling",
             "davit-volume",
             "davit-strategy",
             "davit-console",

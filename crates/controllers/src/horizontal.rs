@@ -1,10 +1,9 @@
 //! Horizontal pod autoscalers: the number of replicas follows metrics.
 //!
-//! [`calculator`] says how many replicas a metric asks for, [`behavior`] how fast that may happen, [`metrics`] asks the
+//! [`davit_autoscaling`] says how many replicas a metric asks for, [`behavior`] how fast that may happen, [`metrics`] asks the
 //! metrics APIs. Specified in <https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/>.
 
 mod behavior;
-mod calculator;
 mod metrics;
 mod proposals;
 mod selectors;

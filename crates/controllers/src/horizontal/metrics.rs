@@ -1,8 +1,8 @@
 //! What pods and other objects use, as aggregated API servers tell: `metrics.k8s.io`, `custom.metrics.k8s.io` and
 //! `external.metrics.k8s.io`.
 
-use super::calculator::{PodMetric, PodMetrics};
 use davit_api::quantity::Quantity;
+use davit_autoscaling::{PodMetric, PodMetrics};
 use davit_client::path_segment;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::discovery::ApiResource;

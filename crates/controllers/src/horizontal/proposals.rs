@@ -1,8 +1,8 @@
 //! How many replicas each metric of an autoscaler asks for.
 
 use super::Autoscaler;
-use super::calculator::{self, Against, Observed, PodMetrics, Proposal, Tolerance};
 use davit_api::quantity::Quantity;
+use davit_autoscaling::{Against, Observed, PodMetrics, Proposal, Tolerance};
 use k8s_openapi::api::autoscaling::v2::{
     ContainerResourceMetricStatus, CrossVersionObjectReference, ExternalMetricSource,
     ExternalMetricStatus, HPAScalingRules, HorizontalPodAutoscaler, MetricSpec, MetricStatus,
@@ -112,7 +112,7 @@ impl Seen<'_> {
             tolerance: tolerance(self.hpa),
             now: Timestamp::now(),
         };
-        calculator::of_pods(observed, against)
+        davit_autoscaling::of_pods(observed, against)
     }
 }
 
@@ -352,7 +352,8 @@ fn compared(
 ) -> Result<(i32, MetricValueStatus), String> {
     let tolerance = tolerance(seen.hpa);
     if let Some(target) = milli(target.average_value.as_ref()) {
-        let (replicas, share) = calculator::of_share(seen.observed, value, target, tolerance);
+        let (replicas, share) =
+            davit_autoscaling::of_share(seen.observed, value, target, tolerance);
         let status = MetricValueStatus {
             average_value: Some(text(share)),
             ..MetricValueStatus::default()
@@ -361,8 +362,8 @@ fn compared(
     }
     let target = milli(target.value.as_ref())
         .ok_or_else(|| "neither a value target nor an average value target was set".to_owned())?;
-    let ready = calculator::ready(seen.pods);
-    let replicas = calculator::of_value(seen.current, value, target, ready, tolerance);
+    let ready = davit_autoscaling::ready(seen.pods);
+    let replicas = davit_autoscaling::of_value(seen.current, value, target, ready, tolerance);
     let status = MetricValueStatus {
         value: Some(text(value)),
         ..MetricValueStatus::default()

@@ -276,16 +276,14 @@ pub struct LogSummary {
 /// # Errors
 /// As [`super::Ledger::open`].
 pub fn summarize(path: &Path) -> Result<Option<LogSummary>, Error> {
+    let failed = |source| Error::Io {
+        path: path.to_owned(),
+        what: "read",
+        source,
+    };
     let bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
         Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => {
-            return Err(Error::Io {
-                path: path.to_owned(),
-                what: "read",
-                source,
-            });
-        }
+        read => read.map_err(failed)?,
     };
     check_header(path, &bytes)?;
     let (commits, good) = parse(path, &bytes)?;

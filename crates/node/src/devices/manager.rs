@@ -69,10 +69,8 @@ pub(crate) struct Manager {
 pub(crate) enum PluginError {
     #[error(transparent)]
     Name(#[from] InvalidName),
-    #[error("too many resources are registered on this node")]
+    #[error("too many resources are registered on this node, or by this plugin")]
     TooMany,
-    #[error("a plugin's socket serves {0} resources at most")]
-    TooManyOfOne(usize),
     #[error("{0}")]
     Connect(String),
     #[error("failed to record the device plugin: {0}")]
@@ -187,23 +185,15 @@ impl Manager {
             .ledger
             .read(|t| t.owned_resources().map(|(name, _)| name.clone()).collect());
         let mut state = self.state.lock();
-        let others: BTreeSet<&str> = state
-            .plugins
-            .values()
-            .filter(|p| p.endpoint.socket == *socket && p.endpoint.resource != resource)
-            .map(|p| &*p.endpoint.resource)
-            .collect();
-        if others.len() >= MAX_OF_A_SOCKET {
-            return Err(PluginError::TooManyOfOne(MAX_OF_A_SOCKET));
+        let other = |p: &&Plugin| p.endpoint.socket == *socket && p.endpoint.resource != resource;
+        if state.plugins.values().filter(other).count() >= MAX_OF_A_SOCKET {
+            return Err(PluginError::TooMany);
         }
         if !state.inventory.has_room_for(resource) {
             state.inventory.forget_gone(&held);
         }
-        if state.inventory.has_room_for(resource) {
-            Ok(())
-        } else {
-            Err(PluginError::TooMany)
-        }
+        let has_room = state.inventory.has_room_for(resource);
+        has_room.then_some(()).ok_or(PluginError::TooMany)
     }
 
     /// Records that a resource has a plugin, so that after a restart pods wait for it.

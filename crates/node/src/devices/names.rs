@@ -11,8 +11,7 @@ pub struct InvalidName(pub String);
 /// # Errors
 /// It is none of these.
 pub fn check(name: &str) -> Result<(), InvalidName> {
-    let native = !name.contains('/') || name.contains("kubernetes.io/");
-    if native || name.starts_with("requests.") || !is_qualified(&format!("requests.{name}")) {
+    if !davit_api::names::is_extended_resource(name) {
         return Err(InvalidName(shortened(name)));
     }
     Ok(())
@@ -23,36 +22,10 @@ const SHOWN: usize = 400;
 
 /// The beginning of what a plugin says, for logs and answers.
 pub(super) fn shortened(text: &str) -> String {
-    let end = text.floor_char_boundary(SHOWN);
-    let left_out = if end < text.len() { "…" } else { "" };
-    format!("{}{left_out}", &text[..end])
-}
-
-fn is_qualified(name: &str) -> bool {
-    let Some((prefix, part)) = name.split_once('/') else {
-        return false;
-    };
-    let edge = |b: u8| b.is_ascii_alphanumeric();
-    let inside = |b: u8| edge(b) || matches!(b, b'-' | b'_' | b'.');
-    let part = part.as_bytes();
-    let part_ok = !part.is_empty()
-        && part.len() <= 63
-        && edge(part[0])
-        && edge(part[part.len() - 1])
-        && part.iter().all(|&b| inside(b));
-    part_ok && is_subdomain(prefix)
-}
-
-fn is_subdomain(text: &str) -> bool {
-    let edge = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    text.len() <= 253
-        && text.split('.').all(|label| {
-            let label = label.as_bytes();
-            !label.is_empty()
-                && edge(label[0])
-                && edge(label[label.len() - 1])
-                && label.iter().all(|&b| edge(b) || b == b'-')
-        })
+    match text.floor_char_boundary(SHOWN) {
+        end if end < text.len() => format!("{}…", &text[..end]),
+        _ => text.to_owned(),
+    }
 }
 
 #[cfg(test)]

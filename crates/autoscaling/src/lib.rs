@@ -3,6 +3,8 @@
 //! Pods that are not ready yet, that fail or that are ended count less than others, so that what is not known leads to
 //! the smaller change. Specified in
 //! <https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/#algorithm-details>.
+//! No I/O and no clock.
+#![forbid(unsafe_code)]
 
 use davit_api::quantity::Quantity;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
@@ -18,21 +20,25 @@ const CPU: &str = "cpu";
 
 /// What a pod uses, in thousandths.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct PodMetric {
-    pub(super) milli: i64,
+pub struct PodMetric {
+    /// How much.
+    pub milli: i64,
     /// The end of the time it was measured over.
-    pub(super) at: Timestamp,
-    pub(super) window: SignedDuration,
+    pub at: Timestamp,
+    /// How long it was measured.
+    pub window: SignedDuration,
 }
 
 /// By pod.
-pub(super) type PodMetrics = BTreeMap<String, PodMetric>;
+pub type PodMetrics = BTreeMap<String, PodMetric>;
 
 /// How far from 1 a ratio may be without leading to a change.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Tolerance {
-    pub(super) up: f64,
-    pub(super) down: f64,
+pub struct Tolerance {
+    /// Above.
+    pub up: f64,
+    /// Below.
+    pub down: f64,
 }
 
 impl Tolerance {
@@ -43,12 +49,13 @@ impl Tolerance {
 
 /// How many replicas a metric asks for, and what it is now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Proposal {
-    pub(super) replicas: i32,
+pub struct Proposal {
+    /// How many there should be.
+    pub replicas: i32,
     /// Percent of what is requested.
-    pub(super) utilization: i32,
+    pub utilization: i32,
     /// Mean of the pods, in thousandths.
-    pub(super) raw_milli: i64,
+    pub raw_milli: i64,
 }
 
 /// The pods of a target, sorted by what their metrics are worth.
@@ -189,33 +196,43 @@ fn usage(metrics: &PodMetrics, target_milli: i64) -> (f64, i64) {
 
 /// What a target is measured against.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Against<'a> {
+pub enum Against<'a> {
     /// Percent of what the pods (or one container of each) request.
     Utilization {
+        /// How many percent.
         percent: i32,
+        /// The container, if it is one.
         container: Option<&'a str>,
     },
     /// A mean, in thousandths.
-    Average { milli: i64 },
+    Average {
+        /// The mean.
+        milli: i64,
+    },
 }
 
 /// Everything that is known when a metric of pods is looked at.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Observed<'a> {
-    pub(super) current: i32,
-    pub(super) pods: &'a [Arc<Pod>],
-    pub(super) metrics: &'a PodMetrics,
+pub struct Observed<'a> {
+    /// Replicas now.
+    pub current: i32,
+    /// The pods of the target.
+    pub pods: &'a [Arc<Pod>],
+    /// What they use, as far as it is known.
+    pub metrics: &'a PodMetrics,
     /// The resource, or nothing for other metrics.
-    pub(super) resource: &'a str,
-    pub(super) tolerance: Tolerance,
-    pub(super) now: Timestamp,
+    pub resource: &'a str,
+    /// What counts as no change.
+    pub tolerance: Tolerance,
+    /// The time.
+    pub now: Timestamp,
 }
 
 /// How many replicas a metric of pods asks for.
 ///
 /// # Errors
 /// Why it cannot be told.
-pub(super) fn of_pods(seen: Observed<'_>, against: Against<'_>) -> Result<Proposal, String> {
+pub fn of_pods(seen: Observed<'_>, against: Against<'_>) -> Result<Proposal, String> {
     if seen.pods.is_empty() {
         return Err("no pods returned by selector while calculating replica count".to_owned());
     }
@@ -283,7 +300,7 @@ pub(super) fn of_pods(seen: Observed<'_>, against: Against<'_>) -> Result<Propos
 }
 
 /// How many replicas a value for all of them asks for, when it is compared with a target.
-pub(super) fn of_value(
+pub fn of_value(
     current: i32,
     milli: i64,
     target_milli: i64,
@@ -301,12 +318,7 @@ pub(super) fn of_value(
 }
 
 /// The same for a target that is a share of each replica; and the share now, in thousandths.
-pub(super) fn of_share(
-    current: i32,
-    milli: i64,
-    target_milli: i64,
-    tolerance: Tolerance,
-) -> (i32, i64) {
+pub fn of_share(current: i32, milli: i64, target_milli: i64, tolerance: Tolerance) -> (i32, i64) {
     let ratio = milli as f64 / (target_milli as f64 * f64::from(current));
     let replicas = if current != 0 && tolerance.contains(ratio) {
         current
@@ -318,7 +330,7 @@ pub(super) fn of_share(
 }
 
 /// Pods that run and are ready.
-pub(super) fn ready(pods: &[Arc<Pod>]) -> usize {
+pub fn ready(pods: &[Arc<Pod>]) -> usize {
     let is_ready = |pod: &&Arc<Pod>| {
         let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
         phase == Some("Running") && ready_condition(pod).is_some_and(|c| c.status == "True")
