@@ -59,6 +59,8 @@ pub mod rules;
 mod scheduling;
 mod selectors;
 mod storage;
+#[cfg(test)]
+mod testing;
 mod trust_bundles;
 mod volumes;
 mod workloads;
