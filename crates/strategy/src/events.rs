@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::containers::{choice, required};
 use super::json::{has, str_at};
-use super::{KindInfo, Strategy, meta};
+use super::{KindInfo, Propagation, Strategy, meta};
 
 pub(super) struct Event(pub(super) KindInfo);
 
@@ -79,6 +79,10 @@ impl Strategy for Event {
 
     fn allow_create_on_update(&self) -> bool {
         true
+    }
+
+    fn default_propagation(&self) -> Propagation {
+        Propagation::Unsupported
     }
 }
 

@@ -76,6 +76,8 @@ pub enum Propagation {
     Background,
     /// Dependents are kept and lose their owner reference.
     Orphan,
+    /// The kind has no dependents: it goes, whatever the caller asks for.
+    Unsupported,
 }
 
 /// The rules of one kind. The defaults of the methods are those of a kind without rules of its
