@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::json::{
     at, at_mut, bool_at, default, default_unset, has, int_at, is_empty, keep, list_at, list_mut,
-    object_mut, remove, same, set, str_at,
+    object_mut, same, set, str_at,
 };
 use super::super::{KindInfo, Propagation, Strategy, access, meta, pod_defaults, selectors};
 use super::{mismatch, name_warnings, template_warnings};
@@ -41,9 +41,6 @@ fn job_defaults(spec: &mut Value) {
     default(spec, "completionMode", "NonIndexed");
     default_unset(spec, "suspend", false);
     default_unset(spec, "manualSelector", false);
-    if !bool_at(spec, &["manualSelector"]) {
-        remove(spec, "manualSelector");
-    }
     let policy = if has(spec, &["podFailurePolicy"]) {
         "Failed"
     } else {
