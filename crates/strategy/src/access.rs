@@ -194,11 +194,14 @@ pub(super) fn keep_all_but_status(new: &mut Value, old: &Value) {
 }
 
 /// As [`keep_all_but_status`], but labels, annotations and finalizers are the writer's too:
-/// upstream lets status writers of the older kinds change them.
+/// upstream lets status writers of the older kinds change them, save the labels of a Deployment.
 pub(super) fn keep_all_but_status_and_metadata(new: &mut Value, old: &Value) {
     let meta = remove(new, "metadata");
     keep_all_but_status(new, old);
-    if let Some(meta) = meta {
+    if let Some(mut meta) = meta {
+        if at(old, &["kind"]) == "Deployment" {
+            keep(&mut meta, at(old, &["metadata"]), "labels");
+        }
         set(new, "metadata", meta);
     }
 }
