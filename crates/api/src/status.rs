@@ -391,6 +391,22 @@ impl Status {
         Status::conflict(resource, name, why)
     }
 
+    /// 409 for the UID that a deletion names.
+    pub fn other_uid(kind: Qualified<'_>, name: &str, want: &str, have: &str) -> Self {
+        let why = format!(
+            "the UID in the precondition ({want}) does not match the UID in record ({have}). The object might have been deleted and then recreated"
+        );
+        Status::conflict(kind, name, why)
+    }
+
+    /// 409 for the resourceVersion that a deletion names.
+    pub fn other_version(kind: Qualified<'_>, name: &str, want: &str, have: &str) -> Self {
+        let why = format!(
+            "the ResourceVersion in the precondition ({want}) does not match the ResourceVersion in record ({have}). The object might have been modified"
+        );
+        Status::conflict(kind, name, why)
+    }
+
     /// 410 with a free text: a revision that is no longer kept.
     pub fn expired(message: impl Into<String>) -> Self {
         Status::failure(Reason::Expired, message)

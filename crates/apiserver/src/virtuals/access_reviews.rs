@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use davit_api::field::{ErrorList, FieldError, Path};
+use davit_api::access_review::{
+    Requirement, has_metadata, ignored, no_subject, selector, spec_faults,
+};
+use davit_api::field::{FieldError, Path};
 use davit_api::status::{Qualified, Status};
 use serde_json::{Value, json};
 
@@ -12,10 +15,6 @@ use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 use crate::user::UserInfo;
 
-mod selectors;
-
-use selectors::Requirement;
-
 const GROUP: &str = "authorization.k8s.io";
 
 /// `SubjectAccessReview`: the user is in the spec.
@@ -23,7 +22,7 @@ pub(super) async fn subject(server: &ApiServer, review: &Value) -> Result<Value,
     let spec = &review["spec"];
     let user = subject_of(spec);
     let mut faults = spec_faults(spec);
-    faults.extend(no_subject(&user));
+    faults.extend(no_subject(spec));
     faults.extend(has_metadata(review, &[], "must be empty"));
     decide(server, &user, spec, &faults).await
 }
@@ -37,7 +36,7 @@ pub(super) async fn local(
     let spec = &review["spec"];
     let user = subject_of(spec);
     let mut faults = spec_faults(spec);
-    faults.extend(no_subject(&user));
+    faults.extend(no_subject(spec));
     let rest = "must be empty except for namespace";
     faults.extend(has_metadata(review, &["namespace"], rest));
     let path = Path::new("spec").child("resourceAttributes");
@@ -66,45 +65,6 @@ pub(super) async fn own(
     let mut faults = spec_faults(spec);
     faults.extend(has_metadata(review, &[], "must be empty"));
     decide(server, user, spec, &faults).await
-}
-
-/// Faults of what is asked about.
-fn spec_faults(spec: &Value) -> ErrorList {
-    let path = Path::new("spec");
-    let given = ["resourceAttributes", "nonResourceAttributes"].map(|key| spec[key].is_object());
-    let mut faults = ErrorList::new();
-    match given {
-        [true, true] => {
-            let why = "cannot be specified in combination with resourceAttributes";
-            let path = path.child("nonResourceAttributes");
-            let given = spec["nonResourceAttributes"].clone();
-            faults.push(FieldError::invalid(&path, given, why));
-        }
-        [false, false] => {
-            let why =
-                "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-            let path = path.child("resourceAttributes");
-            faults.push(FieldError::invalid(&path, Value::Null, why));
-        }
-        _ => {}
-    }
-    selectors::validate(&spec["resourceAttributes"], &mut faults);
-    faults
-}
-
-fn no_subject(user: &UserInfo) -> Option<FieldError> {
-    let path = Path::new("spec").child("user");
-    let why = "at least one of user or group must be specified";
-    let is_nobody = user.name.is_empty() && user.groups.is_empty();
-    is_nobody.then(|| FieldError::invalid(&path, "", why))
-}
-
-/// A review is no object that is kept: it has no metadata but what is `allowed`.
-fn has_metadata(review: &Value, allowed: &[&str], why: &str) -> Option<FieldError> {
-    let metadata = review["metadata"].as_object()?;
-    let is_extra = |key: &String| key != "managedFields" && !allowed.contains(&key.as_str());
-    let extra = metadata.keys().any(is_extra);
-    extra.then(|| FieldError::invalid(&Path::new("metadata"), review["metadata"].clone(), why))
 }
 
 fn subject_of(spec: &Value) -> UserInfo {
@@ -149,7 +109,7 @@ async fn decide(
         Decision::Deny(reason) => with_reason(json!({ "allowed": false, "denied": true }), &reason),
         Decision::NoOpinion(reason) => with_reason(json!({ "allowed": false }), &reason),
     };
-    let ignored = selectors::ignored(attributes);
+    let ignored = ignored(attributes);
     if !ignored.is_empty() {
         status["evaluationError"] = json!(ignored);
     }
@@ -174,8 +134,8 @@ fn resource_request(attributes: &Value) -> RequestInfo {
         resource: text("resource"),
         subresource: text("subresource"),
         name: text("name"),
-        field_selector: selectors::text(attributes, Requirement::Field),
-        label_selector: selectors::text(attributes, Requirement::Label),
+        field_selector: selector(attributes, Requirement::Field),
+        label_selector: selector(attributes, Requirement::Label),
         ..RequestInfo::default()
     }
 }

@@ -208,30 +208,17 @@ impl Writer<'_> {
         {
             return Err(match self.has_own_deletion() {
                 true => Status::uid_precondition(resource, name, wanted, uid),
-                false => Status::conflict(
-                    self.resource.qualified_kind(),
-                    name,
-                    format_args!(
-                        "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). \
-                        The object might have been deleted and then recreated"
-                    ),
-                ),
+                false => Status::other_uid(self.resource.qualified_kind(), name, wanted, uid),
             });
         }
         let version = old.revision.to_string();
         if let Some(wanted) = &wanted.resource_version
             && *wanted != version
         {
+            let kind = self.resource.qualified_kind();
             return Err(match self.has_own_deletion() {
                 true => Status::version_precondition(resource, name, wanted, &version),
-                false => Status::conflict(
-                    self.resource.qualified_kind(),
-                    name,
-                    format_args!(
-                        "the ResourceVersion in the precondition ({wanted}) does not match the \
-                        ResourceVersion in record ({version}). The object might have been modified"
-                    ),
-                ),
+                false => Status::other_version(kind, name, wanted, &version),
             });
         }
         Ok(())

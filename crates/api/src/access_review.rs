@@ -1,14 +1,17 @@
-//! The selectors of access reviews.
+//! Access reviews (`authorization.k8s.io`): their faults, and how a list request would carry their selectors.
 
-use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
-use davit_api::fields::FieldSelector;
-use davit_api::labels::Selector;
-use davit_api::names::{check_label_value, check_qualified_name};
+use crate::field::{ErrorList, FieldError, Path, invalid_each};
+use crate::fields::FieldSelector;
+use crate::labels::Selector;
+use crate::names::{check_label_value, check_qualified_name};
 use serde_json::Value;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Requirement {
+/// Which selector of an access review.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requirement {
+    /// `fieldSelector`.
     Field,
+    /// `labelSelector`.
     Label,
 }
 
@@ -20,6 +23,49 @@ impl Requirement {
             Self::Label => "labelSelector",
         }
     }
+}
+
+/// Faults of what is asked about: the spec of any access review.
+pub fn spec_faults(spec: &Value) -> ErrorList {
+    let path = Path::new("spec");
+    let given = ["resourceAttributes", "nonResourceAttributes"].map(|key| spec[key].is_object());
+    let mut faults = ErrorList::new();
+    match given {
+        [true, true] => {
+            let why = "cannot be specified in combination with resourceAttributes";
+            let path = path.child("nonResourceAttributes");
+            let given = spec["nonResourceAttributes"].clone();
+            faults.push(FieldError::invalid(&path, given, why));
+        }
+        [false, false] => {
+            let why =
+                "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            let path = path.child("resourceAttributes");
+            faults.push(FieldError::invalid(&path, Value::Null, why));
+        }
+        _ => {}
+    }
+    validate(&spec["resourceAttributes"], &mut faults);
+    faults
+}
+
+/// The fault of a spec that names nobody.
+pub fn no_subject(spec: &Value) -> Option<FieldError> {
+    let path = Path::new("spec").child("user");
+    let why = "at least one of user or group must be specified";
+    let named = spec["user"].as_str().is_some_and(|user| !user.is_empty());
+    let grouped = spec["groups"]
+        .as_array()
+        .is_some_and(|list| !list.is_empty());
+    (!named && !grouped).then(|| FieldError::invalid(&path, "", why))
+}
+
+/// A review is no object that is kept: it has no metadata but what is `allowed`.
+pub fn has_metadata(review: &Value, allowed: &[&str], why: &str) -> Option<FieldError> {
+    let metadata = review["metadata"].as_object()?;
+    let is_extra = |key: &String| key != "managedFields" && !allowed.contains(&key.as_str());
+    let extra = metadata.keys().any(is_extra);
+    extra.then(|| FieldError::invalid(&Path::new("metadata"), review["metadata"].clone(), why))
 }
 
 /// Whether a text stands in a selector for itself, and cannot be read as several.
@@ -35,12 +81,12 @@ fn is_plain(text: &str, kind: Requirement) -> bool {
 
 /// The selector of an access review as a list request would carry it. What cannot be said in it, or what would say
 /// something else there, is left out: fewer conditions never allow more.
-pub(super) fn text(attributes: &Value, kind: Requirement) -> String {
+pub fn selector(attributes: &Value, kind: Requirement) -> String {
     read(attributes, kind).text
 }
 
 /// What is left out of the selectors of an access review, in upstream's words.
-pub(super) fn ignored(attributes: &Value) -> String {
+pub fn ignored(attributes: &Value) -> String {
     let told = [Requirement::Field, Requirement::Label].map(|kind| {
         let read = read(attributes, kind);
         let part = if read.text.is_empty() {
@@ -56,7 +102,7 @@ pub(super) fn ignored(attributes: &Value) -> String {
 }
 
 /// Faults of the selectors of an access review.
-pub(super) fn validate(attributes: &Value, faults: &mut ErrorList) {
+fn validate(attributes: &Value, faults: &mut ErrorList) {
     for kind in [Requirement::Field, Requirement::Label] {
         let path = Path::new("spec").child("resourceAttributes");
         let selector = &attributes[kind.field()];
@@ -179,7 +225,7 @@ mod tests {
             let given =
                 json!({"requirements": [{"key": key, "operator": "In", "values": [value]}]});
             let attributes = json!({"fieldSelector": given, "labelSelector": given});
-            [Requirement::Field, Requirement::Label].map(|kind| text(&attributes, kind))
+            [Requirement::Field, Requirement::Label].map(|kind| selector(&attributes, kind))
         };
         assert_eq!(of("spec.nodeName", "n1"), ["spec.nodeName=n1"; 2]);
         for (key, value) in [
