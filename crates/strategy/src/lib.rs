@@ -42,6 +42,7 @@ mod config;
 mod containers;
 pub mod crd;
 mod events;
+mod fields;
 pub mod flowcontrol;
 mod json;
 mod meta;
@@ -163,12 +164,12 @@ pub trait Strategy: Send + Sync {
 
     /// Whether a PUT of a missing object creates it.
     fn allow_create_on_update(&self) -> bool {
-        false
+        access::is_created_by_update(self.kind())
     }
 
     /// Whether a PUT without resourceVersion is accepted.
     fn allow_unconditional_update(&self) -> bool {
-        true
+        access::takes_unconditional_update(self.kind())
     }
 
     /// Whether DELETE answers with the object instead of a `Status`.

@@ -40,3 +40,19 @@ pub(crate) fn update_faults(
     strategy.prepare_for_update(&mut new, &old);
     lines(&strategy.validate_update(&new, &old))
 }
+
+/// The faults of a status update, one a line.
+pub(crate) fn status_faults(
+    group: &str,
+    version: &str,
+    kind: &str,
+    new: &Value,
+    old: &Value,
+) -> String {
+    let strategy = strategy(group, version, kind);
+    let (mut new, mut old) = (new.clone(), old.clone());
+    strategy.default(&mut old);
+    strategy.default(&mut new);
+    strategy.prepare_status_update(&mut new, &old);
+    lines(&strategy.validate_status_update(&new, &old))
+}

@@ -52,10 +52,6 @@ impl Strategy for LimitRange {
         limits(new, &mut errors);
         errors
     }
-
-    fn allow_create_on_update(&self) -> bool {
-        true
-    }
 }
 
 fn limits(obj: &Value, errors: &mut ErrorList) {
