@@ -172,14 +172,6 @@ pub(super) fn pod(resources: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-/// Faults of the storage requirements of a claim.
-pub(super) fn volume(resources: &Value, path: &Path, errors: &mut ErrorList) {
-    let names_allowed = |resource: &str, path: &Path, errors: &mut ErrorList| {
-        name(resource, path, errors);
-    };
-    requirements(resources, path, errors, &names_allowed);
-}
-
 fn requirements(
     resources: &Value,
     path: &Path,
