@@ -229,7 +229,7 @@ mod tests {
         );
         assert_eq!(found, "action: Invalid value: \"b\": field is immutable");
         let more = |e: &mut Value| {
-            e["series"] = json!({"count": 2, "lastObservedTime": "2026-01-02T03:04:06.000001Z"})
+            e["series"] = json!({"count": 2, "lastObservedTime": "2026-01-02T03:04:06.000001Z"});
         };
         assert_eq!(
             update_faults("", "v1", "Event", &event(more), &event(|_| {})),

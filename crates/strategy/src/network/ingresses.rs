@@ -161,11 +161,12 @@ fn http_path(of: &Value, path: &Path, errors: &mut ErrorList) {
     };
     let target = str_at(of, &["path"]);
     let at_target = path.child("path");
-    let may_be_empty = kind == "ImplementationSpecific";
+    let is_absolute =
+        target.starts_with('/') || (target.is_empty() && kind == "ImplementationSpecific");
     if !TYPES.contains(&kind) {
         let path = path.child("pathType");
         errors.push(FieldError::not_supported(&path, kind, &TYPES));
-    } else if !target.starts_with('/') && !(target.is_empty() && may_be_empty) {
+    } else if !is_absolute {
         let fault = "must be an absolute path";
         errors.push(FieldError::invalid(&at_target, target, fault));
     }

@@ -476,7 +476,7 @@ mod tests {
             (
                 |s| {
                     s["metrics"] = json!([{"type": "External", "external": {"metric": {"name": "m"}, "target": {"type": "Value"}},
-                "resource": {"name": "cpu", "target": {}}}])
+                "resource": {"name": "cpu", "target": {}}}]);
                 },
                 "spec.metrics[0].external.target.averageValue: Required value: must set either a target value for metric or a per-pod target\n\
                  spec.metrics[0].resource: Forbidden: must populate the given metric source only",
@@ -484,7 +484,7 @@ mod tests {
             (
                 |s| {
                     s["behavior"] = json!({"scaleUp": {"selectPolicy": "Best", "stabilizationWindowSeconds": 3601,
-                "policies": [{"type": "Pods", "value": 0, "periodSeconds": 1801}]}})
+                "policies": [{"type": "Pods", "value": 0, "periodSeconds": 1801}]}});
                 },
                 "spec.behavior.scaleUp.stabilizationWindowSeconds: Invalid value: 3601: must be less than or equal to 3600\n\
                  spec.behavior.scaleUp.selectPolicy: Unsupported value: \"Best\": supported values: \"Disabled\", \"Max\", \"Min\"\n\
