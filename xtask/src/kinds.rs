@@ -61,6 +61,120 @@ const OPAQUE: [(&str, &str); 5] = [
 /// Values that the facts miss because upstream writes those constants as conversions of another type's.
 const MISSING_VALUES: [(&str, &[&str]); 1] = [("discovery/v1.AddressType", &["IPv4", "IPv6"])];
 
+/// Fields that upstream's JSON always shows, be they empty, though they need not be given: those without `omitempty`.
+/// The facts tell only what must be given.
+const WRITTEN: [(&str, &[&str]); 18] = [
+    ("admission/v1.AdmissionRequest", &["uid", "operation"]),
+    ("admission/v1.AdmissionResponse", &["uid", "allowed"]),
+    ("apps/v1.StatefulSetOrdinals", &["start"]),
+    ("apps/v1.StatefulSetSpec", &["serviceName"]),
+    ("apps/v1.StatefulSetStatus", &["availableReplicas"]),
+    ("authentication/v1.TokenRequestStatus", &["token"]),
+    (
+        "batch/v1.PodFailurePolicyOnPodConditionsPattern",
+        &["status"],
+    ),
+    (
+        "certificates/v1beta1.CertificateSigningRequestCondition",
+        &["status"],
+    ),
+    (
+        "certificates/v1beta1.PodCertificateRequestSpec",
+        &["pkixPublicKey", "proofOfPossession"],
+    ),
+    (
+        "core/v1.Event",
+        &["reportingComponent", "reportingInstance"],
+    ),
+    ("core/v1.NodeRuntimeHandler", &["name"]),
+    ("flowcontrol/v1.FlowSchemaSpec", &["matchingPrecedence"]),
+    (
+        "flowcontrol/v1.QueuingConfiguration",
+        &["queues", "handSize", "queueLengthLimit"],
+    ),
+    ("imagepolicy/v1alpha1.ImageReviewStatus", &["allowed"]),
+    (
+        "policy/v1.PodDisruptionBudgetStatus",
+        &[
+            "disruptionsAllowed",
+            "currentHealthy",
+            "desiredHealthy",
+            "expectedPods",
+        ],
+    ),
+    ("rbac/v1.RoleRef", &["apiGroup"]),
+    ("resource/v1beta1.DeviceRequest", &["deviceClassName"]),
+    ("scheduling/v1.PriorityClass", &["value"]),
+];
+
+/// When a kind is deprecated and when it ends, where upstream's generator derives it from the release that introduced it.
+const LIFECYCLE: [(&str, &str, &str); 24] = [
+    (
+        "admissionregistration/v1alpha1.MutatingAdmissionPolicy",
+        "1.35",
+        "1.38",
+    ),
+    (
+        "admissionregistration/v1alpha1.MutatingAdmissionPolicyBinding",
+        "1.35",
+        "1.38",
+    ),
+    (
+        "admissionregistration/v1beta1.MutatingAdmissionPolicy",
+        "1.37",
+        "1.40",
+    ),
+    (
+        "admissionregistration/v1beta1.MutatingAdmissionPolicyBinding",
+        "1.37",
+        "1.40",
+    ),
+    ("certificates/v1alpha1.ClusterTrustBundle", "1.34", "1.37"),
+    ("certificates/v1beta1.ClusterTrustBundle", "1.37", "1.40"),
+    ("certificates/v1beta1.PodCertificateRequest", "1.38", "1.41"),
+    ("coordination/v1alpha2.LeaseCandidate", "1.35", "1.38"),
+    ("coordination/v1beta1.LeaseCandidate", "1.36", "1.39"),
+    ("networking/v1beta1.IPAddress", "1.34", "1.37"),
+    ("networking/v1beta1.ServiceCIDR", "1.34", "1.37"),
+    ("resource/v1alpha3.DeviceTaintRule", "1.36", "1.39"),
+    (
+        "resource/v1alpha3.ResourcePoolStatusRequest",
+        "1.39",
+        "1.42",
+    ),
+    ("resource/v1beta1.DeviceClass", "1.35", "1.38"),
+    ("resource/v1beta1.ResourceClaim", "1.35", "1.38"),
+    ("resource/v1beta1.ResourceClaimTemplate", "1.35", "1.38"),
+    ("resource/v1beta1.ResourceSlice", "1.35", "1.38"),
+    ("resource/v1beta2.DeviceClass", "1.36", "1.39"),
+    ("resource/v1beta2.DeviceTaintRule", "1.39", "1.42"),
+    ("resource/v1beta2.ResourceClaim", "1.36", "1.39"),
+    ("resource/v1beta2.ResourceClaimTemplate", "1.36", "1.39"),
+    ("resource/v1beta2.ResourceSlice", "1.36", "1.39"),
+    ("storage/v1beta1.VolumeAttributesClass", "1.34", "1.37"),
+    (
+        "storagemigration/v1beta1.StorageVersionMigration",
+        "1.38",
+        "1.41",
+    ),
+];
+
+/// What upstream names as used instead.
+const REPLACEMENT: [(&str, &str); 3] = [
+    (
+        "admissionregistration/v1beta1.MutatingAdmissionPolicy",
+        "admissionregistration.k8s.io/v1 MutatingAdmissionPolicy",
+    ),
+    (
+        "admissionregistration/v1beta1.MutatingAdmissionPolicyBinding",
+        "admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding",
+    ),
+    (
+        "storage/v1beta1.VolumeAttributesClass",
+        "storage.k8s.io/v1 VolumeAttributesClass",
+    ),
+];
+
 /// Reads the facts and writes the table.
 pub(crate) fn run(from: &Path, to: &Path) -> Result<()> {
     let text =
@@ -262,10 +376,19 @@ fn resource(fact: &Value, facts: &Facts) -> Result<Value> {
         .find(|k| k.group == group && k.version == version && k.kind == kind)
         .with_context(|| format!("kind {group}/{version} {kind} is not described"))?;
     row.insert("type".into(), json!(top.type_name));
+    let derived = LIFECYCLE.iter().find(|(name, ..)| *name == top.type_name);
+    let replacement = REPLACEMENT.iter().find(|(name, _)| *name == top.type_name);
     for (key, value) in [
-        ("introduced", &top.introduced),
-        ("deprecated", &top.deprecated),
-        ("removed", &top.removed),
+        ("introduced", top.introduced.as_deref()),
+        (
+            "deprecated",
+            derived.map(|row| row.1).or(top.deprecated.as_deref()),
+        ),
+        (
+            "removed",
+            derived.map(|row| row.2).or(top.removed.as_deref()),
+        ),
+        ("replacement", replacement.map(|row| row.1)),
     ] {
         if let Some(value) = value {
             row.insert(key.into(), json!(value));
@@ -339,6 +462,14 @@ fn field(owner: &str, fact: &Map<String, Value>, facts: &Facts) -> Result<Value>
             }
             other => bail!("{owner}: unknown field property {other}"),
         }
+    }
+    let written = WRITTEN.iter().find(|(name, _)| *name == owner);
+    if written.is_some_and(|(_, names)| {
+        names
+            .iter()
+            .any(|name| fact.get("name") == Some(&json!(name)))
+    }) {
+        out.insert("written".into(), json!(true));
     }
     Ok(Value::Object(out))
 }

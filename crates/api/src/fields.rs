@@ -49,6 +49,10 @@ impl FieldSelector {
                     "invalid selector: '{text}'; can't understand '{term}'"
                 ))
             })?;
+            // an operator alone says nothing
+            if field.is_empty() && value.is_empty() {
+                continue;
+            }
             terms.push(FieldTerm {
                 field: field.to_owned(),
                 value: unescape(value)?,
@@ -184,7 +188,9 @@ mod tests {
         let get = |k: &str| fields.iter().find(|(n, _)| *n == k).map(|(_, v)| *v);
         assert!(s.matches(get));
         assert!(!FieldSelector::parse("x!=c\\,d").unwrap().matches(get));
-        assert!(FieldSelector::parse("").unwrap().is_empty());
+        for nothing in ["", ",", "=", "!="] {
+            assert!(FieldSelector::parse(nothing).unwrap().is_empty());
+        }
         assert!(FieldSelector::parse("gone=").unwrap().matches(get));
     }
 

@@ -151,6 +151,8 @@ pub struct ResourceRow {
     pub deprecated: Option<&'static str>,
     /// Release that stops serving it.
     pub removed: Option<&'static str>,
+    /// The apiVersion and kind that warnings name instead.
+    pub replacement: Option<&'static str>,
 }
 
 impl ResourceRow {
@@ -456,6 +458,8 @@ pub struct Field {
     pub ty: FieldType,
     /// Must be given: it is written even when empty.
     pub required: bool,
+    /// Is written even when empty, though it need not be given.
+    pub written: bool,
     /// A pointer in Go: absent and empty differ.
     pub nullable: bool,
     /// The fields of the named type stand here.

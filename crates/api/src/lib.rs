@@ -3,6 +3,7 @@
 //! Everything here is pure: no I/O, no clock, no async.
 #![forbid(unsafe_code)]
 
+pub mod access_review;
 pub mod amounts;
 pub mod classic;
 pub mod declared_features;

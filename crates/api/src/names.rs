@@ -46,6 +46,11 @@ pub fn too_long_text(max: usize) -> String {
     format!("must be no more than {max} bytes")
 }
 
+/// `must be no more than N characters`: so it is said of names, the other way of parts of labels.
+fn too_many_characters(max: usize) -> String {
+    format!("must be no more than {max} characters")
+}
+
 /// `must be between LO and HI, inclusive`.
 pub fn range_text(lo: i64, hi: i64) -> String {
     format!("must be between {lo} and {hi}, inclusive")
@@ -73,7 +78,7 @@ pub fn regex_text(message: &str, pattern: &str, examples: &[&str]) -> String {
 pub fn check_dns1123_label(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > LABEL_MAX {
-        errors.push(too_long_text(LABEL_MAX));
+        errors.push(too_many_characters(LABEL_MAX));
     }
     if !is_dns1123_label(value) {
         if is_dns1123_subdomain(value) {
@@ -93,7 +98,7 @@ pub fn check_dns1123_label(value: &str) -> Vec<String> {
 pub fn check_dns1123_subdomain(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > SUBDOMAIN_MAX {
-        errors.push(too_long_text(SUBDOMAIN_MAX));
+        errors.push(too_many_characters(SUBDOMAIN_MAX));
     }
     if !is_dns1123_subdomain(value) {
         errors.push(regex_text(
@@ -109,7 +114,7 @@ pub fn check_dns1123_subdomain(value: &str) -> Vec<String> {
 pub fn check_dns1123_subdomain_caseless(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > SUBDOMAIN_MAX {
-        errors.push(too_long_text(SUBDOMAIN_MAX));
+        errors.push(too_many_characters(SUBDOMAIN_MAX));
     }
     if !is_dns1123_subdomain(&value.to_ascii_lowercase()) {
         errors.push(regex_text(
@@ -125,7 +130,7 @@ pub fn check_dns1123_subdomain_caseless(value: &str) -> Vec<String> {
 pub fn check_dns1035_label(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > LABEL_MAX {
-        errors.push(too_long_text(LABEL_MAX));
+        errors.push(too_many_characters(LABEL_MAX));
     }
     if !is_dns1035_label(value) {
         errors.push(regex_text(
@@ -141,7 +146,7 @@ pub fn check_dns1035_label(value: &str) -> Vec<String> {
 pub fn check_wildcard_dns1123_subdomain(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > SUBDOMAIN_MAX {
-        errors.push(too_long_text(SUBDOMAIN_MAX));
+        errors.push(too_many_characters(SUBDOMAIN_MAX));
     }
     if !value.strip_prefix("*.").is_some_and(is_dns1123_subdomain) {
         errors.push(regex_text(WILDCARD_MSG, WILDCARD_FMT, &["*.example.com"]));
@@ -160,17 +165,17 @@ pub fn check_qualified_name(value: &str) -> Vec<String> {
             if prefix.is_empty() {
                 errors.push(format!("prefix part {EMPTY}"));
             } else {
-                errors.extend(
-                    check_dns1123_subdomain(prefix)
-                        .into_iter()
-                        .map(|e| format!("prefix part {e}")),
-                );
+                let mut faults = check_dns1123_subdomain(prefix);
+                if prefix.len() > SUBDOMAIN_MAX {
+                    faults[0] = too_long_text(SUBDOMAIN_MAX);
+                }
+                errors.extend(faults.into_iter().map(|e| format!("prefix part {e}")));
             }
             *name
         }
         _ => {
             errors.push(format!(
-                "a qualified name {} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
+                "a valid label key {} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
                 qualified_part_text()
             ));
             return errors;
@@ -245,7 +250,7 @@ pub fn check_port_number(port: i64) -> Vec<String> {
 pub fn check_port_name(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > 15 {
-        errors.push(too_long_text(15));
+        errors.push(too_many_characters(15));
     }
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     if value.is_empty() || !value.bytes().all(plain) {
@@ -374,7 +379,7 @@ pub fn check_env_var_name(value: &str) -> Vec<String> {
 pub fn check_config_map_key(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > SUBDOMAIN_MAX {
-        errors.push(too_long_text(SUBDOMAIN_MAX));
+        errors.push(too_many_characters(SUBDOMAIN_MAX));
     }
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     if value.is_empty() || !value.bytes().all(plain) {

@@ -89,8 +89,8 @@ pub struct Status {
     /// What the error is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Box<Details>>,
-    /// HTTP status code.
-    #[serde(default)]
+    /// HTTP status code; 0 says nothing.
+    #[serde(default, skip_serializing_if = "has_none")]
     pub code: u16,
 }
 
@@ -159,6 +159,11 @@ fn is_unknown(reason: &Reason) -> bool {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "signature of serde")]
 fn is_zero(n: &u32) -> bool {
     *n == 0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "signature of serde")]
+fn has_none(code: &u16) -> bool {
+    *code == 0
 }
 
 /// A resource or kind and its group, printed as in messages: `pods`, `deployments.apps`.
@@ -304,8 +309,16 @@ impl Status {
         status
     }
 
-    /// 405.
-    pub fn method_not_allowed(resource: Qualified<'_>, verb: &str) -> Self {
+    /// 405 of a path.
+    pub fn method_not_allowed() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        let mut status = Status::failure(Reason::MethodNotAllowed, message);
+        status.details_mut();
+        status
+    }
+
+    /// 405 of a kind.
+    pub fn method_not_supported(resource: Qualified<'_>, verb: &str) -> Self {
         let kind = quote(&resource.to_string());
         let message = format!("{verb} is not supported on resources of kind {kind}");
         Status::failure(Reason::MethodNotAllowed, message).with_object(resource, "")
@@ -376,6 +389,22 @@ impl Status {
             "Precondition failed: ResourceVersion in precondition: {want}, ResourceVersion in object meta: {have}"
         );
         Status::conflict(resource, name, why)
+    }
+
+    /// 409 for the UID that a deletion names.
+    pub fn other_uid(kind: Qualified<'_>, name: &str, want: &str, have: &str) -> Self {
+        let why = format!(
+            "the UID in the precondition ({want}) does not match the UID in record ({have}). The object might have been deleted and then recreated"
+        );
+        Status::conflict(kind, name, why)
+    }
+
+    /// 409 for the resourceVersion that a deletion names.
+    pub fn other_version(kind: Qualified<'_>, name: &str, want: &str, have: &str) -> Self {
+        let why = format!(
+            "the ResourceVersion in the precondition ({want}) does not match the ResourceVersion in record ({have}). The object might have been modified"
+        );
+        Status::conflict(kind, name, why)
     }
 
     /// 410 with a free text: a revision that is no longer kept.
@@ -567,7 +596,7 @@ mod tests {
                 "pods is forbidden: no",
             ),
             (
-                Status::method_not_allowed(pods, "create"),
+                Status::method_not_supported(pods, "create"),
                 405,
                 "create is not supported on resources of kind \"pods\"",
             ),

@@ -448,7 +448,7 @@ impl Authenticator {
             }
         }
         if faults.is_empty() {
-            faults.push("no authenticator knows the token".to_owned());
+            faults.push("invalid bearer token".to_owned());
         }
         Err(faults.join(", "))
     }

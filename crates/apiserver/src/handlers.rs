@@ -13,12 +13,12 @@ mod watch;
 use std::sync::Arc;
 
 use davit_api::status::Status;
-use http::Request;
+use http::{Method, Request};
 
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::custom::CustomVersion;
-use crate::registry::{ResourceInfo, Snapshot};
+use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 use crate::{respond, subresources, virtuals};
 
@@ -41,25 +41,28 @@ pub(crate) async fn resource(
     let core = info.prefix == "api";
     let found = snapshot.get(&info.group, &info.version, &info.resource);
     let Some(resource) = found.filter(|_| core == info.group.is_empty()) else {
-        return Ok(respond::page_not_found());
+        return respond::nothing_in(&info.group);
     };
     // the registry may have changed since the request was authorized
     if info.is_namespaced() && !resource.row.namespaced {
-        return Ok(respond::page_not_found());
+        return respond::nothing_in(&info.group);
     }
     if !info.subresource.is_empty() {
         return subresources::handle(server, context, resource, request).await;
     }
     if !info.name.is_empty() && !info.rest.is_empty() && info.rest != "/" {
-        return Ok(respond::page_not_found());
+        return respond::nothing_in(&info.group);
     }
-    warn_deprecated(server, context, &snapshot, resource);
+    if context.method == Method::HEAD {
+        return Err(not_allowed(resource, "head"));
+    }
+    warn_deprecated(server, context, resource);
     let verb = info.verb.as_str();
     let everywhere = resource.row.namespaced && info.namespace.is_none();
     if everywhere && !matches!(verb, "list" | "watch") {
         // There is no such path; what there is of built-in kinds is the list, which has no other verbs.
         return if resource.custom.is_some() || !info.name.is_empty() {
-            Ok(respond::page_not_found())
+            respond::nothing_in(&info.group)
         } else {
             Err(not_allowed(resource, verb))
         };
@@ -101,14 +104,12 @@ pub(crate) fn check_custom(
     Ok(())
 }
 
-/// The refusal of a verb a resource does not have.
+/// The refusal of a verb a resource does not have. Of custom kinds it says which.
 pub(crate) fn not_allowed(resource: &ResourceInfo, verb: &str) -> Status {
-    Status::method_not_allowed(resource.qualified(), verb)
-}
-
-/// As [`not_allowed`] for a resource named by hand.
-pub(crate) fn not_allowed_on(resource: davit_api::status::Qualified<'_>, verb: &str) -> Status {
-    Status::method_not_allowed(resource, verb)
+    match resource.custom {
+        Some(_) => Status::method_not_supported(resource.qualified(), verb),
+        None => Status::method_not_allowed(),
+    }
 }
 
 /// The namespace objects of the resource are in for this request; empty for cluster-scoped ones.
@@ -130,12 +131,7 @@ const REPLACED: [(&str, &str, &str); 2] = [
     ),
 ];
 
-fn warn_deprecated(
-    server: &ApiServer,
-    context: &Context,
-    snapshot: &Snapshot,
-    resource: &ResourceInfo,
-) {
+fn warn_deprecated(server: &ApiServer, context: &Context, resource: &ResourceInfo) {
     let row = &resource.row;
     let replaced = REPLACED
         .iter()
@@ -154,11 +150,8 @@ fn warn_deprecated(
     if let Some(removed) = row.removed {
         text.push_str(&format!(", unavailable in v{removed}+"));
     }
-    let newest = snapshot
-        .by_group_resource(row.group, row.plural)
-        .map(|info| &info.row);
-    if let Some(newest) = newest.filter(|newest| newest.version != row.version) {
-        text.push_str(&format!("; use {} {}", newest.api_version(), newest.kind));
+    if let Some(replacement) = row.replacement {
+        text.push_str(&format!("; use {replacement}"));
     }
     context.warnings.add(text);
     server.metrics().deprecated(row, &context.info.subresource);

@@ -1,7 +1,7 @@
 //! Content negotiation: which form a client wants its answer in.
 
 use http::HeaderMap;
-use http::header::{ACCEPT, USER_AGENT};
+use http::header::{ACCEPT, ACCEPT_ENCODING, USER_AGENT};
 
 use crate::query::Query;
 
@@ -101,6 +101,16 @@ pub(crate) fn clauses(headers: &HeaderMap) -> Vec<Clause> {
         .collect();
     clauses.sort_by_key(|clause| std::cmp::Reverse(clause.quality));
     clauses
+}
+
+/// Whether a client takes gzip; with quality 0 it says that it does not.
+pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT_ENCODING).iter();
+    let mut encodings = values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(clause);
+    encodings.any(|encoding| encoding.media == "gzip" && encoding.quality > 0)
 }
 
 fn clause(text: &str) -> Option<Clause> {
@@ -218,6 +228,21 @@ pub(crate) fn wants_pretty(headers: &HeaderMap, query: &Query) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gzip_is_taken_unless_it_is_refused() {
+        for (encodings, taken) in [
+            ("gzip", true),
+            ("deflate, gzip;q=0.5", true),
+            ("gzip;q=0", false),
+            ("xgzip", false),
+            ("", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT_ENCODING, encodings.parse().unwrap());
+            assert_eq!(takes_gzip(&headers), taken, "{encodings}");
+        }
+    }
 
     fn form(accept: &str, offer: Offer) -> Result<Accepted, NotAcceptable> {
         let mut headers = HeaderMap::new();

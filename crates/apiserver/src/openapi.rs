@@ -12,8 +12,8 @@ use davit_api::kinds;
 use davit_api::status::Status;
 use davit_schema::openapi::{self, CustomDocument};
 use http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, HeaderValue,
-    IF_NONE_MATCH, LOCATION, VARY,
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, HeaderValue, IF_NONE_MATCH,
+    LOCATION, VARY,
 };
 use http::{HeaderMap, Response, StatusCode};
 use parking_lot::Mutex;
@@ -25,7 +25,7 @@ use crate::aggregation::View;
 use crate::body::ResponseBody;
 use crate::context::{Context, HandlerResult};
 use crate::discovery::upper_hex;
-use crate::negotiate::clauses;
+use crate::negotiate::{clauses, takes_gzip};
 use crate::registry::{ResourceInfo, Snapshot};
 use crate::respond;
 use crate::server::ApiServer;
@@ -400,10 +400,7 @@ fn send(
         .get(IF_NONE_MATCH)
         .and_then(|value| value.to_str().ok())
         .is_some_and(|value| value == etag);
-    let gzip = request
-        .get_all(ACCEPT_ENCODING)
-        .iter()
-        .any(|value| value.to_str().is_ok_and(|value| value.contains("gzip")));
+    let gzip = takes_gzip(request);
     let mut response = if known {
         let mut response = Response::new(ResponseBody::empty());
         *response.status_mut() = StatusCode::NOT_MODIFIED;

@@ -336,7 +336,10 @@ async fn inner(
     }
     authorize::request(server, context).await?;
     if context.info.unserved {
-        return Ok(respond::page_not_found());
+        return match context.info.is_resource {
+            true => respond::nothing_in(&context.info.group),
+            false => Ok(respond::page_not_found()),
+        };
     }
     if let Some(peer) = peer {
         parts.extensions.insert(Peer(peer));

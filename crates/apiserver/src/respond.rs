@@ -8,8 +8,7 @@ use davit_api::status::Status;
 use davit_schema::protobuf::{ProtobufError, encode_object};
 use davit_watchcache::{CachedObject, metadata_of};
 use http::header::{
-    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY,
-    X_CONTENT_TYPE_OPTIONS,
+    CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Map, Value, json};
@@ -19,10 +18,10 @@ mod table;
 
 use crate::audit;
 use crate::body::ResponseBody;
-use crate::context::Context;
+use crate::context::{Context, HandlerResult};
 use crate::convert;
 use crate::negotiate::{
-    Accepted, Form, Media, NotAcceptable, Offer, PROTOBUF, negotiate, wants_pretty,
+    Accepted, Form, Media, NotAcceptable, Offer, PROTOBUF, negotiate, takes_gzip, wants_pretty,
 };
 use crate::object::ordered;
 use crate::query::Query;
@@ -212,13 +211,33 @@ pub(crate) fn list(
     }
 }
 
+/// Items of built-in kinds do not say what they are: the list does.
 fn list_value(resource: &ResourceInfo, items: &[Value], meta: &ListMeta) -> Value {
+    let mut items = items.to_vec();
+    if resource.custom.is_none() {
+        for item in items.iter_mut().filter_map(Value::as_object_mut) {
+            item.remove("kind");
+            item.remove("apiVersion");
+        }
+    }
     json!({
         "kind": resource.list_kind(),
         "apiVersion": resource.api_version(),
         "metadata": meta.to_value(),
         "items": items,
     })
+}
+
+/// Appends an object without the members with which it begins, which are those of `kind`, an object.
+fn append_without_kind(body: &mut Vec<u8>, json: &[u8], kind: &str) {
+    let kind = kind.trim_end_matches('}').as_bytes();
+    match json.strip_prefix(kind) {
+        Some(rest) => {
+            body.push(b'{');
+            body.extend_from_slice(rest.strip_prefix(b",").unwrap_or(rest));
+        }
+        None => body.extend_from_slice(json),
+    }
 }
 
 /// A gather of ready bytes.
@@ -234,15 +253,23 @@ fn list_bytes(resource: &ResourceInfo, items: &[Item], meta: &ListMeta) -> Vec<u
     let frame = ordered(&list_value(resource, &[], meta)).to_json();
     let (head, tail) = around_items(&frame);
     body.extend_from_slice(head.as_bytes());
+    let kind = json!({ "kind": resource.row.kind, "apiVersion": resource.api_version() });
+    let kind = ordered(&kind).to_json();
     for (index, item) in items.iter().enumerate() {
         if index > 0 {
             body.push(b',');
         }
-        match item {
-            Item::Cached(object) => body.extend_from_slice(object.json()),
+        let made;
+        let json = match item {
+            Item::Cached(object) => object.json(),
             Item::Value(value) => {
-                let _ = serde_json::to_writer(&mut body, &ordered(value));
+                made = ordered(value).to_json();
+                made.as_bytes()
             }
+        };
+        match resource.custom {
+            None => append_without_kind(&mut body, json, &kind),
+            Some(_) => body.extend_from_slice(json),
         }
     }
     body.extend_from_slice(tail.as_bytes());
@@ -415,6 +442,16 @@ pub(crate) fn page_not_found() -> Response<ResponseBody> {
     text(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
+/// The answer to a path below `/api` (`group` is empty) or `/apis/{group}` that serves nothing. Built-in groups
+/// say so in a Status.
+pub(crate) fn nothing_in(group: &str) -> HandlerResult {
+    let resources = &kinds::builtin().resources;
+    if resources.iter().any(|row| row.group == group) {
+        return Err(Status::unknown_path());
+    }
+    Ok(page_not_found())
+}
+
 /// An error body. When the client's Accept cannot be met it is indented JSON.
 pub(crate) fn status(
     headers: &HeaderMap,
@@ -464,13 +501,7 @@ pub(crate) fn compress(request: &HeaderMap, response: &mut Response<ResponseBody
     response
         .headers_mut()
         .append(VARY, HeaderValue::from_static("Accept-Encoding"));
-    let wanted = request
-        .get_all(ACCEPT_ENCODING)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|encoding| encoding.split(';').next().unwrap_or_default().trim() == "gzip");
-    if !wanted {
+    if !takes_gzip(request) {
         return;
     }
     let Some(body) = response.body().as_bytes().cloned() else {

@@ -1,5 +1,6 @@
 //! Everything that is not a resource: discovery, OpenAPI, version, health, metrics.
 
+use davit_api::status::Status;
 use http::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY,
     X_CONTENT_TYPE_OPTIONS,
@@ -20,14 +21,19 @@ pub(crate) async fn handle(server: &ApiServer, context: &Context) -> HandlerResu
     if context.method == Method::POST && context.info.path.trim_matches('/') == backup::PATH {
         return backup::answer(server).await;
     }
-    if !matches!(context.method, Method::GET | Method::HEAD) {
-        return Ok(match known(server, &context.info.path) {
-            true => respond::text(StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n"),
-            false => respond::page_not_found(),
-        });
-    }
     let path = context.info.path.clone();
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let takes_head = !matches!(
+        parts.as_slice(),
+        ["version" | "api"] | ["api", _] | ["apis", _, _] | [".well-known" | "openid", ..]
+    );
+    let reads = context.method == Method::GET || takes_head && context.method == Method::HEAD;
+    if !reads {
+        return match known(server, &context.info.path) {
+            true => Err(Status::method_not_allowed()),
+            false => Ok(respond::page_not_found()),
+        };
+    }
     match parts.as_slice() {
         [] => respond::document(context, StatusCode::OK, &json!({ "paths": paths(server) })),
         ["version"] => {
@@ -159,7 +165,7 @@ fn group_version(
     let snapshot = server.registry().snapshot();
     match discovery::api_resources(&snapshot, group, version) {
         Some(document) => respond::document(context, StatusCode::OK, &document),
-        None => Ok(respond::page_not_found()),
+        None => respond::nothing_in(group),
     }
 }
 

@@ -9,7 +9,7 @@ mod token;
 use std::sync::Arc;
 
 use davit_api::status::Status;
-use http::Request;
+use http::{Method, Request};
 
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
@@ -30,18 +30,19 @@ pub(crate) async fn handle(
     let info = &context.info;
     let name = info.subresource.as_str();
     let Some(sub) = resource.subresource(name) else {
-        return Ok(respond::page_not_found());
+        return respond::nothing_in(&info.group);
     };
     let is_proxy = name == "proxy";
     if !is_proxy && !info.rest.is_empty() && info.rest != "/" {
-        return Ok(respond::page_not_found());
+        return respond::nothing_in(&info.group);
     }
     if resource.row.namespaced && info.namespace.is_none() {
-        return Ok(respond::page_not_found());
+        return respond::nothing_in(&info.group);
     }
     let verb = info.verb.as_str();
     let connects = matches!(name, "exec" | "attach" | "portforward" | "proxy" | "log");
-    if !connects && !sub.verbs.contains(&verb) {
+    let serves = sub.verbs.contains(&verb) && context.method != Method::HEAD;
+    if !connects && !serves {
         return Err(not_allowed(resource, verb));
     }
     if connects && context.query.text("dryRun").is_some() {

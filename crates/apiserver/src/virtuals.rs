@@ -87,6 +87,9 @@ pub(crate) async fn handle(
     if !review["metadata"].is_object() {
         review["metadata"] = json!({});
     }
+    if resource.row.namespaced {
+        review["metadata"]["namespace"] = json!(context.namespace());
+    }
     if resource.row.kind == "SelfSubjectReview" {
         review["metadata"]["creationTimestamp"] = json!(crate::object::now());
     }

@@ -261,7 +261,7 @@ impl Jobs {
                 .await;
             match gone_is_none(patched) {
                 // Another pod has the name by now.
-                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(kube::Error::Api(status)) if matches!(status.code, 409 | 422) => {}
                 other => _ = other.context(|| format!("release pod {key}"))?,
             }
         }

@@ -42,6 +42,7 @@ pub use set::Set;
 pub use typed::Schema;
 pub use versions::Versions;
 
+pub(crate) use atomic::is_atomic;
 use fields_v1::escaped;
 use managers::{Manager, Managers};
 use updater::Updater;
@@ -304,7 +305,7 @@ fn empty_struct(types: &TypeTable, id: TypeId) -> Map<String, Value> {
                 Value::Object(empty_struct(types, *id))
             }
             FieldType::List(_) | FieldType::Map(_) if field.required => Value::Null,
-            ty if field.required => zero_value(types, ty).unwrap_or(Value::Null),
+            ty if field.required || field.written => zero_value(types, ty).unwrap_or(Value::Null),
             _ => continue,
         };
         out.insert(field.name.to_string(), value);

@@ -325,7 +325,9 @@ impl<'t> Decoder<'t> {
                     let value = self.value(&field.ty, raw)?;
                     self.fields.pop();
                     match value {
-                        Some(value) if clean::is_kept(types, field, &value) => {
+                        Some(value)
+                            if clean::is_kept(types, field, &value) || self.resets_owners() =>
+                        {
                             out.insert(field.name.to_string(), value);
                         }
                         _ => {
@@ -373,6 +375,12 @@ impl<'t> Decoder<'t> {
             },
             (_, other) => Err(self.mismatch(other.go_word(), ty)),
         }
+    }
+
+    /// Whether this is `metadata.managedFields`, which means something else when it is empty than
+    /// when it is not given: nobody owns anything any more. Metadata may be decoded by itself.
+    fn resets_owners(&self) -> bool {
+        matches!(&*self.path, "metadata.managedFields" | "managedFields")
     }
 
     /// Appends a key to the path and returns the length to cut back to.

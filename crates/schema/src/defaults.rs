@@ -28,7 +28,7 @@ fn walk(types: &TypeTable, ty: &FieldType, value: &mut Value) {
             for field in types.fields(*id) {
                 if let Some(default) = &field.default
                     && is_unset(fields.get(&*field.name), field.nullable)
-                    && (field.nullable || field.required || !is_zero(default))
+                    && (field.nullable || field.required || field.written || !is_zero(default))
                 {
                     fields.insert(field.name.to_string(), default.clone());
                 } else if let Some(value) = fields.get_mut(&*field.name) {

@@ -29,7 +29,8 @@ use format::Row;
 pub struct Column {
     /// Heading; clients print it in upper case.
     pub name: &'static str,
-    /// OpenAPI type of the cells: `string`, `integer` or `boolean`.
+    /// OpenAPI type of the column: `string`, `integer`, `boolean` or `date`. Upstream calls some columns of
+    /// numbers strings, and clients read the cells all the same.
     pub r#type: &'static str,
     /// OpenAPI format; `name` marks the column with the object's name.
     pub format: &'static str,
@@ -76,7 +77,7 @@ const NAME: Column = Column {
     priority: 0,
 };
 const AGE: Column = Column::text("Age", "Time since the object was created");
-const CREATED_AT: Column = Column::text("Created At", "When the object was created");
+const CREATED_AT: Column = Column::new("Created At", "date", "When the object was created");
 const CONTAINERS: Column = Column::text("Containers", "Names of the containers").wide();
 const IMAGES: Column = Column::text("Images", "Images of the containers").wide();
 const SELECTOR: Column = Column::text("Selector", "Selector of the pods").wide();

@@ -88,9 +88,59 @@ const TRACK_GENERATION: &[(&str, &str)] = &[
     ("resource.k8s.io", "DeviceClass"),
     ("resource.k8s.io", "DeviceTaintRule"),
     ("resource.k8s.io", "ResourceSlice"),
-    ("scheduling.k8s.io", "PodGroup"),
     ("scheduling.k8s.io", "PriorityClass"),
-    ("scheduling.k8s.io", "Workload"),
+];
+
+/// Kinds of which a PUT must say which version it replaces.
+const CONDITIONAL_UPDATE: &[(&str, &str)] = &[
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicy"),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingAdmissionPolicyBinding",
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingWebhookConfiguration",
+    ),
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingAdmissionPolicyBinding",
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingWebhookConfiguration",
+    ),
+    ("apiextensions.k8s.io", "CustomResourceDefinition"),
+    ("apiregistration.k8s.io", "APIService"),
+    ("certificates.k8s.io", "ClusterTrustBundle"),
+    ("certificates.k8s.io", "PodCertificateRequest"),
+    ("coordination.k8s.io", "Lease"),
+    ("coordination.k8s.io", "LeaseCandidate"),
+    ("internal.apiserver.k8s.io", "StorageVersion"),
+    ("node.k8s.io", "RuntimeClass"),
+    ("policy", "PodDisruptionBudget"),
+    ("resource.k8s.io", "ResourcePoolStatusRequest"),
+    ("storage.k8s.io", "CSIDriver"),
+    ("storage.k8s.io", "CSINode"),
+    ("storage.k8s.io", "CSIStorageCapacity"),
+    ("storage.k8s.io", "VolumeAttachment"),
+    ("storagemigration.k8s.io", "StorageVersionMigration"),
+];
+
+/// Kinds whose missing objects a PUT creates.
+const CREATED_BY_UPDATE: &[(&str, &str)] = &[
+    ("", "Endpoints"),
+    ("", "Event"),
+    ("", "LimitRange"),
+    ("", "Service"),
+    ("coordination.k8s.io", "Lease"),
+    ("coordination.k8s.io", "LeaseCandidate"),
+    ("node.k8s.io", "RuntimeClass"),
+    ("rbac.authorization.k8s.io", "ClusterRole"),
+    ("rbac.authorization.k8s.io", "ClusterRoleBinding"),
+    ("rbac.authorization.k8s.io", "Role"),
+    ("rbac.authorization.k8s.io", "RoleBinding"),
 ];
 
 impl KindInfo {
@@ -127,8 +177,20 @@ impl KindInfo {
     }
 }
 
+fn is_among(kind: &KindInfo, kinds: &[(&str, &str)]) -> bool {
+    kinds.contains(&(&*kind.group, &*kind.kind))
+}
+
+pub(super) fn takes_unconditional_update(kind: &KindInfo) -> bool {
+    !is_among(kind, CONDITIONAL_UPDATE)
+}
+
+pub(super) fn is_created_by_update(kind: &KindInfo) -> bool {
+    is_among(kind, CREATED_BY_UPDATE)
+}
+
 pub(super) fn returns_deleted_object(kind: &KindInfo) -> bool {
-    RETURN_DELETED.contains(&(&*kind.group, &*kind.kind))
+    is_among(kind, RETURN_DELETED)
 }
 
 pub(super) fn reset_status(kind: &KindInfo, obj: &mut Value) {
@@ -151,7 +213,8 @@ pub(super) fn keep_status(kind: &KindInfo, new: &mut Value, old: &Value) {
     }
 }
 
-/// Raises the generation when anything but metadata and status changed.
+/// Raises the generation when anything but metadata and status changed; some kinds count changes of
+/// parts of the metadata too.
 pub(super) fn next_generation(kind: &KindInfo, new: &mut Value, old: &Value) {
     if !kind.tracks_generation || same_desired_state(kind, new, old) {
         return;
@@ -176,6 +239,15 @@ fn same_desired_state(kind: &KindInfo, new: &Value, old: &Value) -> bool {
         .iter()
         .chain(&keys(old))
         .all(|k| same(at(new, &[k]), at(old, &[k])))
+        && match (&*kind.group, &*kind.kind) {
+            ("apps", "Deployment") => same_metadata("annotations", new, old),
+            ("discovery.k8s.io", "EndpointSlice") => same_metadata("labels", new, old),
+            _ => true,
+        }
+}
+
+fn same_metadata(key: &str, new: &Value, old: &Value) -> bool {
+    same(at(new, &["metadata", key]), at(old, &["metadata", key]))
 }
 
 /// A status write: everything but status comes from the stored object; of the metadata only what
@@ -194,11 +266,14 @@ pub(super) fn keep_all_but_status(new: &mut Value, old: &Value) {
 }
 
 /// As [`keep_all_but_status`], but labels, annotations and finalizers are the writer's too:
-/// upstream lets status writers of the older kinds change them.
+/// upstream lets status writers of the older kinds change them, save the labels of a Deployment.
 pub(super) fn keep_all_but_status_and_metadata(new: &mut Value, old: &Value) {
     let meta = remove(new, "metadata");
     keep_all_but_status(new, old);
-    if let Some(meta) = meta {
+    if let Some(mut meta) = meta {
+        if at(old, &["kind"]) == "Deployment" {
+            keep(&mut meta, at(old, &["metadata"]), "labels");
+        }
         set(new, "metadata", meta);
     }
 }

@@ -8,8 +8,8 @@ use davit_api::quantity::Quantity;
 use serde_json::{Value, json};
 
 use super::json::{at, at_mut, default, has, keep, object_mut, remove, same, set, str_at};
-use super::persistent_volumes::access_modes;
-use super::{KindInfo, Strategy, access, meta, resources, selectors, volumes};
+use super::persistent_volumes::{access_modes, modes_required};
+use super::{KindInfo, Strategy, access, meta, pods, selectors, volumes};
 
 const ATTRIBUTES_CLASS: &str = "volumeAttributesClassName";
 const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
@@ -39,6 +39,16 @@ impl Strategy for PersistentVolumeClaim {
         }
     }
 
+    fn warnings(&self, obj: &Value) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let resources = at(obj, &["spec", "resources"]);
+        for list in ["requests", "limits"] {
+            let path = "spec.resources";
+            pods::fractions(resources, list, path, &mut warnings);
+        }
+        warnings
+    }
+
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
         claim_spec(at(obj, &["spec"]), &Path::new("spec"), &mut errors);
@@ -65,6 +75,7 @@ pub(super) fn claim_defaults(claim: &mut Value) {
 
 /// Faults of the spec of a claim.
 pub(super) fn claim_spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    modes_required(spec, "at least 1 access mode is required", path, errors);
     access_modes(spec, path, errors);
     let selector = at(spec, &["selector"]);
     selectors::label_selector(selector, &path.child("selector"), errors);
@@ -73,7 +84,7 @@ pub(super) fn claim_spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
     if wanted.is_null() {
         errors.push(FieldError::required(&at_resources.key("storage"), ""));
     } else if Quantity::from_json(wanted).is_ok_and(|q| q.signum() <= 0) {
-        let path = at_resources.child("requests").key("storage");
+        let path = at_resources.key("storage");
         let wanted = wanted.as_str().unwrap_or_default();
         errors.push(FieldError::invalid(
             &path,
@@ -81,7 +92,6 @@ pub(super) fn claim_spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
             "must be greater than zero",
         ));
     }
-    resources::volume(at(spec, &["resources"]), &at_resources, errors);
     let class = str_at(spec, &["storageClassName"]);
     if !class.is_empty() {
         let faults = names::check_dns1123_subdomain(class);

@@ -1,19 +1,24 @@
 //! Kinds around the cluster: access rules, admission, leases, classes, certificates, extensions.
 
+mod api_services;
+mod leases;
+mod runtime_classes;
+mod storage_versions;
 mod webhooks;
 
-use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
+use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::names;
 use serde_json::{Value, json};
 
 use super::containers::{choice, optional_choice, required};
 use super::json::{
-    at, at_mut, default, default_unset, int_at, keep, list_at, list_mut, same, set, str_at,
+    at, at_mut, default, default_unset, has, int_at, keep, list_at, list_mut, same, set, str_at,
 };
 use super::{
-    Generic, KindInfo, Strategy, access, flowcontrol, meta, pod_groups, policies, resources,
-    selectors,
+    Generic, KindInfo, Strategy, access, fields, flowcontrol, meta, pod_groups, policies, selectors,
 };
+
+pub(super) use webhooks::rules as rule;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -30,17 +35,21 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         ("admissionregistration.k8s.io", kind) if kind.ends_with("PolicyBinding") => {
             Box::new(policies::Binding(info))
         }
-        ("coordination.k8s.io", "Lease") => Box::new(Lease(info)),
+        ("coordination.k8s.io", "Lease") => Box::new(leases::Lease(info)),
+        ("coordination.k8s.io", "LeaseCandidate") => Box::new(leases::LeaseCandidate(info)),
         ("scheduling.k8s.io", "PriorityClass") => Box::new(PriorityClass(info)),
-        ("node.k8s.io", "RuntimeClass") => Box::new(RuntimeClass(info)),
+        ("node.k8s.io", "RuntimeClass") => Box::new(runtime_classes::RuntimeClass(info)),
         ("certificates.k8s.io", "CertificateSigningRequest") => Box::new(SigningRequest(info)),
         ("certificates.k8s.io", "ClusterTrustBundle") => {
             Box::new(super::trust_bundles::TrustBundle(info))
         }
         ("certificates.k8s.io", "PodCertificateRequest") => Box::new(CertificateOfPod(info)),
-        ("apiregistration.k8s.io", _) => Box::new(ApiService(info)),
+        ("apiregistration.k8s.io", _) => Box::new(api_services::ApiService(info)),
         ("apiextensions.k8s.io", _) => Box::new(super::crd::CustomResourceDefinition(info)),
         ("flowcontrol.apiserver.k8s.io", _) => flowcontrol::build(info),
+        ("storagemigration.k8s.io", "StorageVersionMigration") => {
+            Box::new(storage_versions::StorageVersionMigration(info))
+        }
         ("scheduling.k8s.io", "PodGroup") => Box::new(pod_groups::PodGroupRules(info)),
         ("scheduling.k8s.io", "Workload") => Box::new(pod_groups::WorkloadRules(info)),
         _ => Box::new(Generic::new(info)),
@@ -64,10 +73,6 @@ impl Strategy for Role {
         let mut errors = meta::validate_update(&self.0, new, old);
         rules(&self.0, new, &mut errors);
         errors
-    }
-
-    fn allow_create_on_update(&self) -> bool {
-        true
     }
 }
 
@@ -101,6 +106,11 @@ fn rules(kind: &KindInfo, obj: &Value, errors: &mut ErrorList) {
         }
     }
     let aggregation = list_at(obj, &["aggregationRule", "clusterRoleSelectors"]);
+    if has(obj, &["aggregationRule"]) && aggregation.is_empty() {
+        let why = "at least one clusterRoleSelector required if aggregationRule is non-nil";
+        let path = Path::new("aggregationRule").child("clusterRoleSelectors");
+        errors.push(FieldError::required(&path, why));
+    }
     for (i, selector) in aggregation.iter().enumerate() {
         let path = Path::new("aggregationRule")
             .child("clusterRoleSelectors")
@@ -147,10 +157,6 @@ impl Strategy for RoleBinding {
         }
         errors
     }
-
-    fn allow_create_on_update(&self) -> bool {
-        true
-    }
 }
 
 impl RoleBinding {
@@ -164,15 +170,14 @@ impl RoleBinding {
             &["ClusterRole"]
         };
         choice(role, "kind", kinds, &path, errors);
-        required(role, "name", &path, errors);
+        fields::name(role, "name", names::check_path_segment, &path, errors);
         for (i, subject) in list_at(obj, &["subjects"]).iter().enumerate() {
             let path = Path::new("subjects").index(i);
             required(subject, "name", &path, errors);
             match str_at(subject, &["kind"]) {
                 "ServiceAccount" => {
-                    let name = str_at(subject, &["name"]);
-                    let faults = names::check_dns1123_subdomain(name);
-                    errors.extend(invalid_each(&path.child("name"), name, faults));
+                    let check = names::check_dns1123_subdomain;
+                    fields::optional_name(subject, "name", check, &path, errors);
                     if !str_at(subject, &["apiGroup"]).is_empty() {
                         let group = str_at(subject, &["apiGroup"]);
                         let path = path.child("apiGroup");
@@ -237,59 +242,6 @@ impl Strategy for Webhooks {
         webhooks::validate(new, &mut errors);
         errors
     }
-
-    fn allow_unconditional_update(&self) -> bool {
-        false
-    }
-}
-
-struct Lease(KindInfo);
-
-impl Strategy for Lease {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        lease(obj, &mut errors);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        lease(new, &mut errors);
-        errors
-    }
-
-    fn allow_create_on_update(&self) -> bool {
-        true
-    }
-
-    fn allow_unconditional_update(&self) -> bool {
-        false
-    }
-}
-
-fn lease(obj: &Value, errors: &mut ErrorList) {
-    let path = Path::new("spec");
-    let spec = at(obj, &["spec"]);
-    if let Some(seconds) = int_at(spec, &["leaseDurationSeconds"]).filter(|s| *s <= 0) {
-        let path = path.child("leaseDurationSeconds");
-        errors.push(FieldError::invalid(
-            &path,
-            seconds,
-            "must be greater than 0",
-        ));
-    }
-    if let Some(count) = int_at(spec, &["leaseTransitions"]).filter(|c| *c < 0) {
-        let fault = "must be greater than or equal to 0";
-        errors.push(FieldError::invalid(
-            &path.child("leaseTransitions"),
-            count,
-            fault,
-        ));
-    }
 }
 
 struct PriorityClass(KindInfo);
@@ -346,38 +298,6 @@ impl Strategy for PriorityClass {
         }
         meta::immutable_at(new, old, &["preemptionPolicy"], &mut errors);
         errors
-    }
-
-    fn allow_create_on_update(&self) -> bool {
-        true
-    }
-}
-
-struct RuntimeClass(KindInfo);
-
-impl Strategy for RuntimeClass {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        let handler = str_at(obj, &["handler"]);
-        let faults = names::check_dns1123_label(handler);
-        errors.extend(invalid_each(&Path::new("handler"), handler, faults));
-        let path = Path::new("overhead").child("podFixed");
-        resources::list(at(obj, &["overhead", "podFixed"]), &path, &mut errors);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        meta::immutable_at(new, old, &["handler"], &mut errors);
-        errors
-    }
-
-    fn allow_unconditional_update(&self) -> bool {
-        false
     }
 }
 
@@ -558,73 +478,5 @@ impl Strategy for CertificateOfPod {
             (*field, str_at(obj, &parts).to_owned())
         };
         POD_CERTIFICATE_FIELDS.iter().map(value).collect()
-    }
-}
-
-struct ApiService(KindInfo);
-
-impl Strategy for ApiService {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn default(&self, obj: &mut Value) {
-        if let Some(service) = at_mut(obj, &["spec", "service"]) {
-            default_unset(service, "port", 443);
-        }
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        api_service(obj, &mut errors);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        api_service(new, &mut errors);
-        errors
-    }
-
-    fn allow_unconditional_update(&self) -> bool {
-        false
-    }
-}
-
-fn api_service(obj: &Value, errors: &mut ErrorList) {
-    let path = Path::new("spec");
-    let spec = at(obj, &["spec"]);
-    let (group, version) = (str_at(spec, &["group"]), str_at(spec, &["version"]));
-    let name = str_at(obj, &["metadata", "name"]);
-    let wanted = format!("{version}.{group}");
-    if name != wanted {
-        let fault = format!("must be `spec.version+\".\"+spec.group`: {wanted:?}");
-        errors.push(FieldError::invalid(
-            &Path::new("metadata").child("name"),
-            name,
-            fault,
-        ));
-    }
-    for (key, most) in [("groupPriorityMinimum", 20000), ("versionPriority", 1000)] {
-        let priority = int_at(spec, &[key]).unwrap_or(0);
-        if !(1..=most).contains(&priority) {
-            let fault = format!("must be positive and less than {most}");
-            errors.push(FieldError::invalid(&path.child(key), priority, fault));
-        }
-    }
-    let insecure = at(spec, &["insecureSkipTLSVerify"]) == &json!(true);
-    if insecure && !str_at(spec, &["caBundle"]).is_empty() {
-        let fault = "may not be true if caBundle is present";
-        errors.push(FieldError::invalid(
-            &path.child("insecureSkipTLSVerify"),
-            true,
-            fault,
-        ));
-    }
-    let service = at(spec, &["service"]);
-    if !service.is_null() {
-        for key in ["namespace", "name"] {
-            required(service, key, &path.child("service"), errors);
-        }
     }
 }

@@ -1,4 +1,7 @@
-//! Config maps, secrets, service accounts, quotas and limit ranges.
+//! Config maps, secrets and service accounts; quotas and limit ranges below.
+
+mod limit_ranges;
+mod quotas;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,10 +9,8 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::{Value, json};
 
-use super::json::{
-    at, bool_at, default, entries_at, keep, list_at, list_mut, object_mut, remove, same, str_at,
-};
-use super::{Generic, KindInfo, Strategy, meta, pod_defaults, resources};
+use super::json::{at, bool_at, default, entries_at, keep, object_mut, remove, same, str_at};
+use super::{Generic, KindInfo, Strategy, meta};
 
 /// Bytes of all values of a config map or secret together.
 const SIZE_MAX: usize = 1024 * 1024;
@@ -17,8 +18,8 @@ const FROZEN: &str = "field is immutable when `immutable` is set";
 
 pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
     match &*info.kind {
-        "LimitRange" => Box::new(LimitRange(info)),
-        "ResourceQuota" => Box::new(ResourceQuota(info)),
+        "LimitRange" => Box::new(limit_ranges::LimitRange(info)),
+        "ResourceQuota" => Box::new(quotas::ResourceQuota(info)),
         _ => Box::new(Generic::new(info)),
     }
 }
@@ -199,159 +200,5 @@ fn registry_config(obj: &Value, key: &str, errors: &mut ErrorList) {
             "<secret contents redacted>",
             fault,
         ));
-    }
-}
-
-struct LimitRange(KindInfo);
-
-impl Strategy for LimitRange {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn default(&self, obj: &mut Value) {
-        for item in list_mut(obj, &["spec", "limits"]) {
-            if str_at(item, &["type"]) != "Container" {
-                continue;
-            }
-            // limits follow from the maximum, requests from the limits, then from the minimum
-            for (from, to) in [
-                ("max", "default"),
-                ("default", "defaultRequest"),
-                ("min", "defaultRequest"),
-            ] {
-                let Some(source) = at(item, &[from]).as_object().cloned() else {
-                    continue;
-                };
-                let Some(target) = object_mut(item, to) else {
-                    continue;
-                };
-                for (name, value) in source {
-                    target.entry(name).or_insert(value);
-                }
-            }
-        }
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        limits(obj, &mut errors);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        limits(new, &mut errors);
-        errors
-    }
-
-    fn allow_create_on_update(&self) -> bool {
-        true
-    }
-}
-
-fn limits(obj: &Value, errors: &mut ErrorList) {
-    let mut seen = Vec::new();
-    for (i, item) in list_at(obj, &["spec", "limits"]).iter().enumerate() {
-        let path = Path::new("spec").child("limits").index(i);
-        let kind = str_at(item, &["type"]);
-        if seen.contains(&kind) {
-            errors.push(FieldError::duplicate(&path.child("type"), kind));
-        }
-        seen.push(kind);
-        for list in ["max", "min", "default", "defaultRequest"] {
-            for (name, value) in entries_at(item, &[list]) {
-                let path = path.child(list).key(name);
-                resources::name(name, &path, errors);
-                resources::amount(name, value, &path, errors);
-                if list.starts_with("default") && kind == "Pod" {
-                    let why = "may not be specified when `type` is 'Pod'";
-                    errors.push(FieldError::forbidden(&path, why));
-                }
-            }
-        }
-        ordered(item, &path, errors);
-    }
-}
-
-/// Least, default request, default and most of each resource are in this order.
-fn ordered(item: &Value, path: &Path, errors: &mut ErrorList) {
-    use davit_api::quantity::Quantity;
-    let amount = |list: &str, name: &str| Quantity::from_json(at(item, &[list, name])).ok();
-    const ORDER: [&str; 4] = ["min", "defaultRequest", "default", "max"];
-    for (lower, upper) in [(0, 3), (0, 1), (0, 2), (1, 3), (1, 2), (2, 3)] {
-        let (lower, upper) = (ORDER[lower], ORDER[upper]);
-        for (name, value) in entries_at(item, &[lower]) {
-            let (Some(low), Some(high)) = (amount(lower, name), amount(upper, name)) else {
-                continue;
-            };
-            if low > high {
-                let low = value.as_str().unwrap_or_default();
-                let fault = format!("{lower} value {low} is greater than {upper} value {high}");
-                errors.push(FieldError::invalid(
-                    &path.child(lower).key(name),
-                    low,
-                    fault,
-                ));
-            }
-        }
-    }
-}
-
-struct ResourceQuota(KindInfo);
-
-impl Strategy for ResourceQuota {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn default(&self, obj: &mut Value) {
-        pod_defaults::round_quantities(obj, &["spec", "hard"]);
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        quota(obj, &mut errors);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        quota(new, &mut errors);
-        if !same(at(new, &["spec", "scopes"]), at(old, &["spec", "scopes"])) {
-            let path = Path::new("spec").child("scopes");
-            let scopes = at(new, &["spec", "scopes"]).clone();
-            errors.push(FieldError::invalid(&path, scopes, "field is immutable"));
-        }
-        errors
-    }
-
-    fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        for list in ["hard", "used"] {
-            let path = Path::new("status").child(list);
-            for (name, value) in entries_at(new, &["status", list]) {
-                resources::amount(name, value, &path.key(name), &mut errors);
-            }
-        }
-        errors
-    }
-}
-
-fn quota(obj: &Value, errors: &mut ErrorList) {
-    let path = Path::new("spec").child("hard");
-    for (name, value) in entries_at(obj, &["spec", "hard"]) {
-        let path = path.key(name);
-        // limits of extended resources cannot be counted apart from their requests
-        let counted = name
-            .strip_prefix("limits.")
-            .is_none_or(names::is_native_resource);
-        if !counted {
-            let fault = "must be a standard resource for quota";
-            errors.push(FieldError::invalid(&path, name.as_str(), fault));
-        } else if !name.starts_with("count/") {
-            resources::name(name, &path, errors);
-        }
-        resources::amount(name, value, &path, errors);
     }
 }

@@ -7,7 +7,7 @@ use davit_api::names;
 use serde_json::Value;
 
 use super::json::{at, bool_at, has, int_at, list_at, str_at};
-use super::{resources, volumes};
+use super::{fields, resources, volumes};
 
 const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 
@@ -112,8 +112,34 @@ fn common(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
         &path.child("resources"),
         errors,
     );
+    let policies = list_at(c, &["resizePolicy"]);
+    resize_policies(policies, &path.child("resizePolicy"), errors);
     let context = at(c, &["securityContext"]);
     security_context(context, scope, &path.child("securityContext"), errors);
+}
+
+/// What happens to a container whose resources change. As in the original the list is blamed.
+fn resize_policies(policies: &[Value], path: &Path, errors: &mut ErrorList) {
+    for (i, policy) in policies.iter().enumerate() {
+        let name = str_at(policy, &["resourceName"]);
+        let is_twin = |p: &Value| str_at(p, &["resourceName"]) == name;
+        if policies[..i].iter().any(is_twin) {
+            errors.push(FieldError::duplicate(&path.index(i), name));
+        }
+        for (word, words) in [
+            (name, ["cpu", "memory"]),
+            (
+                str_at(policy, &["restartPolicy"]),
+                ["NotRequired", "RestartContainer"],
+            ),
+        ] {
+            if word.is_empty() {
+                errors.push(FieldError::required(path, ""));
+            } else if !words.contains(&word) {
+                errors.push(FieldError::not_supported(path, word, &words));
+            }
+        }
+    }
 }
 
 /// A value of a closed set that must be given.
@@ -187,9 +213,10 @@ fn ports(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
         if host != 0 {
             port_number(host, &path.child("hostPort"), errors);
         }
-        if scope.host_network && host != number {
-            let fault = "must match `hostPort` when `hostNetwork` is true";
-            errors.push(FieldError::invalid(&at_number, number, fault));
+        // templates may leave it out: their pods get it
+        if scope.host_network && (scope.is_pod || host != 0) && host != number {
+            let fault = "must match `containerPort` when `hostNetwork` is true";
+            errors.push(FieldError::invalid(&path.child("hostPort"), host, fault));
         }
         choice(port, "protocol", &["SCTP", "TCP", "UDP"], &path, errors);
     }
@@ -273,7 +300,9 @@ fn value_from(variable: &Value, path: &Path, errors: &mut ErrorList) {
             continue;
         }
         let path = path.child(key);
-        required(reference, "name", &path, errors);
+        let name = str_at(reference, &["name"]);
+        let faults = names::check_dns1123_subdomain(name);
+        errors.extend(invalid_each(&path.child("name"), name, faults));
         let entry = str_at(reference, &["key"]);
         if entry.is_empty() {
             errors.push(FieldError::required(&path.child("key"), ""));
@@ -297,7 +326,8 @@ fn env_from(sources: &[Value], path: &Path, errors: &mut ErrorList) {
             .filter(|key| has(source, &[key]))
             .collect();
         for key in &given {
-            required(at(source, &[key]), "name", &path.child(key), errors);
+            let check = names::check_dns1123_subdomain;
+            fields::name(at(source, &[key]), "name", check, &path.child(key), errors);
         }
         let fault = match given.len() {
             0 => "must specify one of: `configMapRef` or `secretRef`",
@@ -644,9 +674,18 @@ pub(super) fn seccomp(profile: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-/// Names that appear more than once among the environment variables of a container.
-pub(super) fn repeated_env<'a>(c: &'a Value) -> Vec<&'a str> {
-    let mut seen: HashSet<&'a str> = HashSet::new();
-    let names = list_at(c, &["env"]).iter().map(|e| str_at(e, &["name"]));
-    names.filter(|name| !seen.insert(name)).collect()
+/// Variables that hide one of the same name and do not speak of it, with their places.
+pub(super) fn repeated_env(c: &Value) -> Vec<(usize, &str)> {
+    let mut seen = HashSet::new();
+    let variables = list_at(c, &["env"]).iter().enumerate();
+    let hides = |variable: &Value| {
+        let old = format!("$({})", str_at(variable, &["name"]));
+        let value = str_at(variable, &["value"]);
+        has(variable, &["valueFrom"]) || value == old || !value.contains(&old)
+    };
+    variables
+        .map(|(i, variable)| (i, variable, str_at(variable, &["name"])))
+        .filter(|(_, variable, name)| !seen.insert(*name) && hides(variable))
+        .map(|(i, _, name)| (i, name))
+        .collect()
 }

@@ -118,10 +118,6 @@ impl Strategy for CustomResourceDefinition {
         stored_versions(new, &mut errors);
         errors
     }
-
-    fn allow_unconditional_update(&self) -> bool {
-        false
-    }
 }
 
 fn storage_version(obj: &Value) -> Vec<Value> {

@@ -4,9 +4,8 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::Value;
 
-use super::containers::{choice, required};
-use super::json::{has, str_at};
-use super::{KindInfo, Strategy, meta};
+use super::json::{at, has, int_at, same, str_at};
+use super::{KindInfo, Propagation, Strategy, meta};
 
 pub(super) struct Event(pub(super) KindInfo);
 
@@ -32,12 +31,21 @@ impl Strategy for Event {
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
         content(obj, &mut errors);
+        if has(obj, &["eventTime"]) {
+            strict(obj, &mut errors);
+        }
         errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         content(new, &mut errors);
+        if has(old, &["eventTime"]) {
+            if !same(at(new, &["series"]), at(old, &["series"])) {
+                series(new, &mut errors);
+            }
+            stays(new, old, &mut errors);
+        }
         errors
     }
 
@@ -77,46 +85,155 @@ impl Strategy for Event {
         }
     }
 
-    fn allow_create_on_update(&self) -> bool {
-        true
+    fn default_propagation(&self) -> Propagation {
+        Propagation::Unsupported
     }
 }
 
+const REASON_MAX: usize = 128;
+const NOTE_MAX: usize = 1024;
+
+/// Events without a time of their own are those of before events.k8s.io.
 fn content(event: &Value, errors: &mut ErrorList) {
-    const DEFAULTS: [&str; 2] = ["default", "kube-system"];
+    let is_new = has(event, &["eventTime"]);
     let namespace = str_at(event, &["metadata", "namespace"]);
     let involved = str_at(event, &["involvedObject", "namespace"]);
-    let fits = if involved.is_empty() {
+    let fits = match (involved.is_empty(), is_new) {
         // events about cluster-scoped objects live in one of the standing namespaces
-        DEFAULTS.contains(&namespace)
-    } else {
-        namespace == involved
+        (true, _) => namespace == "default" || (is_new && namespace == "kube-system"),
+        (false, false) => namespace == involved,
+        (false, true) => true,
     };
     if !fits {
         let path = Path::new("involvedObject").child("namespace");
-        errors.push(FieldError::invalid(
-            &path,
-            involved,
-            "does not match event.namespace",
-        ));
+        let fault = "does not match event.namespace";
+        errors.push(FieldError::invalid(&path, involved, fault));
     }
-    if !has(event, &["eventTime"]) {
+    if !is_new {
         return;
     }
-    let root = Path::root();
     let controller = str_at(event, &["reportingComponent"]);
     let path = Path::new("reportingController");
     if controller.is_empty() {
         errors.push(FieldError::required(&path, ""));
-    } else {
-        errors.extend(invalid_each(
-            &path,
-            controller,
-            names::check_qualified_name(controller),
-        ));
     }
-    for key in ["reportingInstance", "action", "reason"] {
-        required(event, key, &root, errors);
+    let faults = names::check_qualified_name(controller);
+    errors.extend(invalid_each(&path, controller, faults));
+    for (key, most) in [
+        ("reportingInstance", REASON_MAX),
+        ("action", REASON_MAX),
+        ("reason", REASON_MAX),
+        ("message", NOTE_MAX),
+    ] {
+        let text = str_at(event, &[key]);
+        if text.is_empty() && key != "message" {
+            errors.push(FieldError::required(&Path::new(key), ""));
+        } else if text.len() > most {
+            let fault = format!("can have at most {most} characters");
+            errors.push(FieldError::invalid(&Path::new(key), "", fault));
+        }
     }
-    choice(event, "type", &["Normal", "Warning"], &root, errors);
+}
+
+/// What the newer form asks for beside [`content`].
+fn strict(event: &Value, errors: &mut ErrorList) {
+    let kind = str_at(event, &["type"]);
+    if !matches!(kind, "Normal" | "Warning") {
+        let fault = format!("has invalid value: {kind}");
+        errors.push(FieldError::invalid(&Path::new("type"), "", fault));
+    }
+    series(event, errors);
+}
+
+fn series(event: &Value, errors: &mut ErrorList) {
+    let series = at(event, &["series"]);
+    if series.is_null() {
+        return;
+    }
+    let path = Path::new("series");
+    if int_at(series, &["count"]).unwrap_or(0) < 2 {
+        let fault = "should be at least 2";
+        errors.push(FieldError::invalid(&path.child("count"), "", fault));
+    }
+    if !has(series, &["lastObservedTime"]) {
+        errors.push(FieldError::required(&path.child("lastObservedTime"), ""));
+    }
+}
+
+/// Of an event of the newer form only the series goes on.
+fn stays(new: &Value, old: &Value, errors: &mut ErrorList) {
+    for (key, shown) in [
+        ("involvedObject", "involvedObject"),
+        ("reason", "reason"),
+        ("message", "message"),
+        ("type", "type"),
+        ("eventTime", "eventTime"),
+        ("action", "action"),
+        ("related", "related"),
+        ("reportingComponent", "reportingController"),
+        ("reportingInstance", "reportingInstance"),
+    ] {
+        let path = Path::new(shown);
+        meta::immutable(at(new, &[key]), at(old, &[key]), &path, errors);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::testing::{faults, update_faults};
+
+    fn event(change: impl FnOnce(&mut Value)) -> Value {
+        let mut obj = json!({"metadata": {"name": "e", "namespace": "default"}, "eventTime": "2026-01-02T03:04:05.000001Z",
+            "involvedObject": {"kind": "Pod", "namespace": "default", "name": "p"}, "reason": "r", "action": "a", "type": "Normal",
+            "reportingComponent": "c", "reportingInstance": "i"});
+        change(&mut obj);
+        obj
+    }
+
+    #[test]
+    fn faults_of_events() {
+        type Change = fn(&mut Value);
+        let cases: &[(Change, &str)] = &[
+            (|e| e["involvedObject"]["namespace"] = json!("other"), ""),
+            (
+                |e| e["type"] = json!("Some"),
+                "type: Invalid value: \"\": has invalid value: Some",
+            ),
+            (
+                |e| e["series"] = json!({"count": 1}),
+                "series.count: Invalid value: \"\": should be at least 2\nseries.lastObservedTime: Required value",
+            ),
+            (
+                |e| e["action"] = json!("a".repeat(129)),
+                "action: Invalid value: \"\": can have at most 128 characters",
+            ),
+            (
+                |e| {
+                    e["eventTime"] = Value::Null;
+                    e["involvedObject"]["namespace"] = json!("other");
+                },
+                "involvedObject.namespace: Invalid value: \"other\": does not match event.namespace",
+            ),
+        ];
+        for (change, wanted) in cases {
+            assert_eq!(faults("", "v1", "Event", &event(change)), *wanted);
+        }
+        let found = update_faults(
+            "",
+            "v1",
+            "Event",
+            &event(|e| e["action"] = json!("b")),
+            &event(|_| {}),
+        );
+        assert_eq!(found, "action: Invalid value: \"b\": field is immutable");
+        let more = |e: &mut Value| {
+            e["series"] = json!({"count": 2, "lastObservedTime": "2026-01-02T03:04:06.000001Z"});
+        };
+        assert_eq!(
+            update_faults("", "v1", "Event", &event(more), &event(|_| {})),
+            ""
+        );
+    }
 }

@@ -7,7 +7,7 @@ use davit_api::names;
 use serde_json::{Value, json};
 
 use super::json::{at, at_mut, default_nonzero, default_unset, int_at, list_at, str_at};
-use super::{KindInfo, Strategy, meta};
+use super::{KindInfo, Strategy, fields, meta};
 
 const LOWEST: i64 = 10_000;
 const MAX_QUEUES: i64 = 10_000_000;
@@ -192,6 +192,12 @@ fn subject(subject: &Value, path: &Path, errors: &mut ErrorList) {
         if str_at(given, &["name"]).is_empty() {
             errors.push(FieldError::required(&path.child("name"), ""));
         }
+        if of == "ServiceAccount" {
+            let check = names::check_dns1123_subdomain;
+            fields::optional_name(given, "name", check, &path, errors);
+            let check = names::check_dns1123_label;
+            fields::optional_name(given, "namespace", check, &path, errors);
+        }
         if of == "ServiceAccount" && str_at(given, &["namespace"]).is_empty() {
             let why = "must specify namespace for service account";
             errors.push(FieldError::required(&path.child("namespace"), why));
@@ -231,22 +237,11 @@ fn wildcard(
     let values = list_at(rule, &[field]);
     let path = path.child(field);
     if values.is_empty() {
-        let why = format!("{several} must contain at least one value");
+        let why = format!("resource rules must supply at least one {one}");
         errors.push(FieldError::required(&path, why));
     } else if values.len() > 1 && values.contains(&json!("*")) {
         let why = format!("if '*' is present, must not specify other {several}");
         errors.push(FieldError::invalid(&path, values.to_vec(), why));
-    } else if one == "api group" {
-        for (index, group) in values.iter().enumerate() {
-            let group = group.as_str().unwrap_or_default();
-            if !matches!(group, "" | "*") {
-                errors.extend(invalid_each(
-                    &path.index(index),
-                    group,
-                    names::check_dns1123_subdomain(group),
-                ));
-            }
-        }
     }
 }
 

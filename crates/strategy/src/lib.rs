@@ -43,6 +43,7 @@ mod containers;
 pub mod convert;
 pub mod crd;
 mod events;
+mod fields;
 pub mod flowcontrol;
 mod json;
 mod meta;
@@ -61,6 +62,8 @@ pub mod rules;
 mod scheduling;
 mod selectors;
 mod storage;
+#[cfg(test)]
+mod testing;
 mod trust_bundles;
 mod volumes;
 mod workloads;
@@ -76,6 +79,8 @@ pub enum Propagation {
     Background,
     /// Dependents are kept and lose their owner reference.
     Orphan,
+    /// The kind has no dependents: it goes, whatever the caller asks for.
+    Unsupported,
 }
 
 /// The rules of one kind. The defaults of the methods are those of a kind without rules of its
@@ -161,12 +166,12 @@ pub trait Strategy: Send + Sync {
 
     /// Whether a PUT of a missing object creates it.
     fn allow_create_on_update(&self) -> bool {
-        false
+        access::is_created_by_update(self.kind())
     }
 
     /// Whether a PUT without resourceVersion is accepted.
     fn allow_unconditional_update(&self) -> bool {
-        true
+        access::takes_unconditional_update(self.kind())
     }
 
     /// Whether DELETE answers with the object instead of a `Status`.

@@ -43,6 +43,21 @@ impl Strategy for Namespace {
         keep(new, old, "status");
     }
 
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        let path = Path::new("spec").child("finalizers");
+        for finalizer in self.spec_finalizers(obj) {
+            let faults = names::check_qualified_name(&finalizer);
+            let standard = ["kubernetes", "orphan", "foregroundDeletion"];
+            if faults.is_empty() && !finalizer.contains('/') && !standard.contains(&&*finalizer) {
+                let fault = "name is neither a standard finalizer name nor is it fully qualified";
+                errors.push(FieldError::invalid(&path, &*finalizer, fault));
+            }
+            errors.extend(invalid_each(&path, &finalizer, faults));
+        }
+        errors
+    }
+
     fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         let phase = str_at(new, &["status", "phase"]);

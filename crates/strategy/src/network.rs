@@ -1,29 +1,34 @@
-//! Services, endpoints and ingresses; network policies, ranges of addresses and claims on them below.
+//! Services; endpoints, ingresses, network policies, ranges of addresses and claims on them below.
 
 use std::collections::HashSet;
-use std::net::{Ipv4Addr, Ipv6Addr};
 
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::{Value, json};
 
-use super::containers::{choice, optional_choice, port_number, port_or_name, required};
+use super::containers::{choice, optional_choice, port_number, port_or_name};
 use super::json::{
     at, at_mut, default, default_unset, has, int_at, keep, list_at, list_mut, object_mut, remove,
     set, str_at,
 };
-use super::{Generic, KindInfo, Strategy, access, meta};
+use super::{Generic, KindInfo, Strategy, access, fields, meta};
 
 mod addresses;
+mod endpoints;
 mod families;
+mod ingresses;
+mod load_balancers;
 mod policies;
+
+pub(super) use load_balancers::cidr;
 
 pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
     match &*info.kind {
         "Service" => Box::new(Service(info)),
-        "Endpoints" => Box::new(Endpoints(info)),
-        "EndpointSlice" => Box::new(EndpointSlice(info)),
-        "Ingress" => Box::new(Ingress(info)),
+        "Endpoints" => Box::new(endpoints::Endpoints(info)),
+        "EndpointSlice" => Box::new(endpoints::EndpointSlice(info)),
+        "Ingress" => Box::new(ingresses::Ingress(info)),
+        "IngressClass" => Box::new(ingresses::IngressClass(info)),
         "NetworkPolicy" => Box::new(policies::NetworkPolicy(info)),
         "ServiceCIDR" => Box::new(addresses::ServiceCidr(info)),
         "IPAddress" => Box::new(addresses::IpAddress(info)),
@@ -41,6 +46,13 @@ impl Strategy for Service {
     }
 
     fn default(&self, obj: &mut Value) {
+        if str_at(obj, &["spec", "type"]) == "LoadBalancer" {
+            for point in list_mut(obj, &["status", "loadBalancer", "ingress"]) {
+                if !str_at(point, &["ip"]).is_empty() {
+                    default_unset(point, "ipMode", "VIP");
+                }
+            }
+        }
         let Some(spec) = at_mut(obj, &["spec"]) else {
             return;
         };
@@ -109,6 +121,7 @@ impl Strategy for Service {
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
         service(obj, &mut errors);
+        load_balancers::source_ranges(obj, &Value::Null, &mut errors);
         service_size(at(obj, &["spec"]), &mut errors);
         errors
     }
@@ -120,18 +133,26 @@ impl Strategy for Service {
             service_size(at(new, &["spec"]), &mut errors);
         }
         families::validate_update(at(new, &["spec"]), at(old, &["spec"]), &mut errors);
+        load_balancers::class_stays(at(new, &["spec"]), at(old, &["spec"]), &mut errors);
         let number = |service| int_at(service, &["spec", "healthCheckNodePort"]).unwrap_or(0);
         let both = [new, old].map(|s| needs_health_check(at(s, &["spec"])));
         if both == [true; 2] && number(old) != 0 && number(new) != number(old) {
             let path = Path::new("spec").child("healthCheckNodePort");
-            errors.push(FieldError::invalid(
-                &path,
-                number(new),
-                "field is immutable",
-            ));
+            errors.push(FieldError::forbidden(&path, "field is immutable"));
         }
         service(new, &mut errors);
+        load_balancers::source_ranges(new, old, &mut errors);
         errors
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        load_balancers::status(new, &mut errors);
+        errors
+    }
+
+    fn warnings(&self, obj: &Value) -> Vec<String> {
+        warnings(obj)
     }
 
     fn field_names(&self) -> &'static [&'static str] {
@@ -147,10 +168,51 @@ impl Strategy for Service {
             ("spec.type", str_at(obj, &["spec", "type"]).to_owned()),
         ]
     }
+}
 
-    fn allow_create_on_update(&self) -> bool {
-        true
-    }
+fn warnings(obj: &Value) -> Vec<String> {
+    const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
+    let spec = at(obj, &["spec"]);
+    let named = str_at(spec, &["type"]) == "ExternalName";
+    let headless = str_at(spec, &["type"]) == "ClusterIP" && str_at(spec, &["clusterIP"]) == "None";
+    let given = |key: &str| !super::json::is_empty(at(spec, &[key]));
+    let external = given("externalIPs");
+    let texts = [
+        (
+            has(obj, &["metadata", "annotations", HINTS]),
+            "annotation service.kubernetes.io/topology-aware-hints is deprecated, please use service.kubernetes.io/topology-mode instead",
+        ),
+        (
+            headless && given("loadBalancerIP"),
+            "spec.loadBalancerIP is ignored for headless services",
+        ),
+        (
+            headless && external,
+            "spec.externalIPs is ignored for headless services",
+        ),
+        (
+            headless && str_at(spec, &["sessionAffinity"]) != "None",
+            "spec.SessionAffinity is ignored for headless services",
+        ),
+        (
+            external && !headless && !named,
+            "spec.externalIPs is deprecated and may no longer be implemented in some clusters",
+        ),
+        (
+            external && named,
+            "spec.externalIPs is ignored when spec.type is \"ExternalName\"",
+        ),
+        (
+            given("externalName") && !named,
+            "spec.externalName is ignored when spec.type is not \"ExternalName\"",
+        ),
+        (
+            str_at(spec, &["trafficDistribution"]) == "PreferClose",
+            "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"",
+        ),
+    ];
+    let texts = texts.into_iter().filter(|(holds, _)| *holds);
+    texts.map(|(_, text)| text.to_owned()).collect()
 }
 
 /// A writer that leaves out what the cluster assigned does not mean to give it back.
@@ -285,7 +347,8 @@ fn service(obj: &Value, errors: &mut ErrorList) {
     );
     meta::labels(at(spec, &["selector"]), &path.child("selector"), errors);
     if kind == "ExternalName" {
-        let name = str_at(spec, &["externalName"]).trim_end_matches('.');
+        let name = str_at(spec, &["externalName"]);
+        let name = name.strip_suffix('.').unwrap_or(name);
         let path = path.child("externalName");
         if name.is_empty() {
             errors.push(FieldError::required(&path, ""));
@@ -297,6 +360,7 @@ fn service(obj: &Value, errors: &mut ErrorList) {
             ));
         }
     }
+    affinity(spec, &path, errors);
     families::validate(spec, &path, errors);
     if headless && matches!(kind, "LoadBalancer" | "NodePort") {
         let fault = format!("may not be set to 'None' for {kind} services");
@@ -311,28 +375,79 @@ fn service(obj: &Value, errors: &mut ErrorList) {
         let path = path.child("externalIPs").index(i);
         errors.extend(invalid_each(&path, ip, endpoint_ip(ip)));
     }
-    let (mut taken, mut numbers) = (HashSet::new(), HashSet::new());
+    let mut taken = HashSet::new();
     for (i, port) in ports.iter().enumerate() {
         let path = at_ports.index(i);
         service_port(port, ports.len() > 1, &mut taken, &path, errors);
-        let key = (int_at(port, &["port"]), str_at(port, &["protocol"]));
-        if !numbers.insert(key) {
-            let value = json!({"port": key.0, "protocol": key.1});
+        if kind == "ClusterIP" && int_at(port, &["nodePort"]).unwrap_or(0) != 0 {
+            let why = "may not be used when `type` is 'ClusterIP'";
+            errors.push(FieldError::forbidden(&path.child("nodePort"), why));
+        }
+    }
+    unique_ports(ports, &at_ports, errors);
+    traffic(spec, &path, errors);
+    load_balancers::validate(spec, &path, errors);
+    health_check(spec, &path, errors);
+}
+
+/// How long a client stays with an endpoint.
+fn affinity(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    const MOST: i64 = 86_400;
+    if str_at(spec, &["sessionAffinity"]) != "ClientIP" {
+        return;
+    }
+    let key = "sessionAffinityConfig";
+    let seconds = int_at(spec, &[key, "clientIP", "timeoutSeconds"]);
+    if let Some(seconds) = seconds.filter(|s| !(1..=MOST).contains(s)) {
+        let path = path.child(key).child("clientIP").child("timeoutSeconds");
+        let fault = format!("must be greater than 0 and less than {MOST}");
+        errors.push(FieldError::invalid(&path, seconds, fault));
+    }
+}
+
+/// Each number once for each protocol.
+fn unique_ports(ports: &[Value], path: &Path, errors: &mut ErrorList) {
+    let (mut numbers, mut on_nodes) = (HashSet::new(), HashSet::new());
+    for (i, port) in ports.iter().enumerate() {
+        let path = path.index(i);
+        let protocol = str_at(port, &["protocol"]);
+        let node_port = int_at(port, &["nodePort"]).unwrap_or(0);
+        if node_port != 0 && !on_nodes.insert((node_port, protocol)) {
+            errors.push(FieldError::duplicate(&path.child("nodePort"), node_port));
+        }
+        let number = int_at(port, &["port"]).unwrap_or(0);
+        if !numbers.insert((number, protocol)) {
+            // in the original's spelling, which is what clients see
+            let value = json!({"Name": "", "Protocol": protocol, "AppProtocol": null, "Port": number,
+                "TargetPort": 0, "NodePort": 0});
             errors.push(FieldError::duplicate(&path, value));
         }
-        let node_port = int_at(port, &["nodePort"]).unwrap_or(0);
-        if node_port != 0 && matches!(kind, "ClusterIP" | "ExternalName") {
-            let why = format!("may not be used when `type` is '{kind}'");
-            errors.push(FieldError::forbidden(&path.child("nodePort"), why));
-        } else if node_port != 0 {
-            port_number(node_port, &path.child("nodePort"), errors);
-        }
     }
+}
+
+/// Which endpoints traffic goes to.
+fn traffic(spec: &Value, path: &Path, errors: &mut ErrorList) {
     let policies = ["Cluster", "Local"];
-    for key in ["externalTrafficPolicy", "internalTrafficPolicy"] {
-        optional_choice(spec, key, &policies, &path, errors);
+    let kind = str_at(spec, &["type"]);
+    let from_outside = matches!(kind, "NodePort" | "LoadBalancer")
+        || (kind == "ClusterIP" && !list_at(spec, &["externalIPs"]).is_empty());
+    let external = str_at(spec, &["externalTrafficPolicy"]);
+    if from_outside {
+        choice(spec, "externalTrafficPolicy", &policies, path, errors);
+    } else if !external.is_empty() {
+        let fault = "may only be set for externally-accessible services";
+        let path = path.child("externalTrafficPolicy");
+        errors.push(FieldError::invalid(&path, external, fault));
     }
-    health_check(spec, &path, errors);
+    optional_choice(spec, "internalTrafficPolicy", &policies, path, errors);
+    const SPREAD: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
+    if let Some(word) = at(spec, &["trafficDistribution"]).as_str()
+        && !SPREAD.contains(&word)
+    {
+        let path = path.child("trafficDistribution");
+        errors.push(FieldError::not_supported(&path, word, &SPREAD));
+    }
+    health_check(spec, path, errors);
 }
 
 fn health_check(spec: &Value, path: &Path, errors: &mut ErrorList) {
@@ -377,38 +492,13 @@ fn service_port<'a>(
     );
     choice(port, "protocol", &PROTOCOLS, path, errors);
     port_or_name(at(port, &["targetPort"]), &path.child("targetPort"), errors);
-}
-
-struct Endpoints(KindInfo);
-
-impl Strategy for Endpoints {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn default(&self, obj: &mut Value) {
-        for subset in list_mut(obj, &["subsets"]) {
-            for port in list_mut(subset, &["ports"]) {
-                default(port, "protocol", "TCP");
-            }
-        }
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        subsets(obj, &mut errors);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        subsets(new, &mut errors);
-        errors
-    }
-
-    fn allow_create_on_update(&self) -> bool {
-        true
-    }
+    fields::given_name(
+        port,
+        "appProtocol",
+        names::check_qualified_name,
+        path,
+        errors,
+    );
 }
 
 /// An address of endpoints is a valid one, and one that is the same for whoever is led to it.
@@ -418,199 +508,4 @@ fn endpoint_ip(ip: &str) -> Vec<String> {
         return names::check_non_special_ip(ip);
     }
     faults
-}
-
-fn subsets(obj: &Value, errors: &mut ErrorList) {
-    for (i, subset) in list_at(obj, &["subsets"]).iter().enumerate() {
-        let path = Path::new("subsets").index(i);
-        let lists = ["addresses", "notReadyAddresses"];
-        if lists.iter().all(|list| list_at(subset, &[list]).is_empty()) {
-            let why = "must specify `addresses` or `notReadyAddresses`";
-            errors.push(FieldError::required(&path, why));
-        }
-        for list in lists {
-            for (i, address) in list_at(subset, &[list]).iter().enumerate() {
-                let ip = str_at(address, &["ip"]);
-                let path = path.child(list).index(i).child("ip");
-                errors.extend(invalid_each(&path, ip, endpoint_ip(ip)));
-            }
-        }
-        let ports = list_at(subset, &["ports"]);
-        for (i, port) in ports.iter().enumerate() {
-            let path = path.child("ports").index(i);
-            if ports.len() > 1 {
-                required(port, "name", &path, errors);
-            }
-            port_number(
-                int_at(port, &["port"]).unwrap_or(0),
-                &path.child("port"),
-                errors,
-            );
-            choice(port, "protocol", &PROTOCOLS, &path, errors);
-        }
-    }
-}
-
-struct EndpointSlice(KindInfo);
-
-impl Strategy for EndpointSlice {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn default(&self, obj: &mut Value) {
-        for port in list_mut(obj, &["ports"]) {
-            default_unset(port, "name", "");
-            default_unset(port, "protocol", "TCP");
-        }
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        slice(obj, &mut errors);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        meta::immutable_at(new, old, &["addressType"], &mut errors);
-        slice(new, &mut errors);
-        errors
-    }
-}
-
-fn slice(obj: &Value, errors: &mut ErrorList) {
-    choice(
-        obj,
-        "addressType",
-        &["FQDN", "IPv4", "IPv6"],
-        &Path::root(),
-        errors,
-    );
-    let kind = str_at(obj, &["addressType"]);
-    for (i, endpoint) in list_at(obj, &["endpoints"]).iter().enumerate() {
-        let path = Path::new("endpoints").index(i).child("addresses");
-        let addresses = list_at(endpoint, &["addresses"]);
-        if addresses.is_empty() {
-            errors.push(FieldError::required(
-                &path,
-                "must contain at least 1 address",
-            ));
-        }
-        for (i, address) in addresses.iter().filter_map(Value::as_str).enumerate() {
-            let faults = match kind {
-                "FQDN" => names::check_dns1123_subdomain(address),
-                "IPv6" if address.parse::<Ipv4Addr>().is_ok() => {
-                    vec!["must be a valid IPv6 address".to_owned()]
-                }
-                "IPv4" if address.parse::<Ipv6Addr>().is_ok() => {
-                    vec!["must be a valid IPv4 address".to_owned()]
-                }
-                _ => endpoint_ip(address),
-            };
-            errors.extend(invalid_each(&path.index(i), address, faults));
-        }
-    }
-    for (i, port) in list_at(obj, &["ports"]).iter().enumerate() {
-        let path = Path::new("ports").index(i);
-        choice(port, "protocol", &PROTOCOLS, &path, errors);
-        if let Some(number) = int_at(port, &["port"]) {
-            port_number(number, &path.child("port"), errors);
-        }
-    }
-}
-
-struct Ingress(KindInfo);
-
-impl Strategy for Ingress {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        ingress(obj, &mut errors);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        ingress(new, &mut errors);
-        errors
-    }
-}
-
-fn ingress(obj: &Value, errors: &mut ErrorList) {
-    let path = Path::new("spec");
-    let spec = at(obj, &["spec"]);
-    let backend = at(spec, &["defaultBackend"]);
-    let rules = list_at(spec, &["rules"]);
-    if rules.is_empty() && backend.is_null() {
-        let fault = "either `defaultBackend` or `rules` must be specified";
-        errors.push(FieldError::invalid(&path, rules.to_vec(), fault));
-    }
-    if !backend.is_null() {
-        ingress_backend(backend, &path.child("defaultBackend"), errors);
-    }
-    for (i, rule) in rules.iter().enumerate() {
-        let path = path.child("rules").index(i);
-        let host = str_at(rule, &["host"]);
-        if !host.is_empty() {
-            let faults = if host.contains('*') {
-                names::check_wildcard_dns1123_subdomain(host)
-            } else {
-                names::check_dns1123_subdomain(host)
-            };
-            errors.extend(invalid_each(&path.child("host"), host, faults));
-        }
-        for (i, p) in list_at(rule, &["http", "paths"]).iter().enumerate() {
-            let path = path.child("http").child("paths").index(i);
-            let kinds = ["Exact", "ImplementationSpecific", "Prefix"];
-            if str_at(p, &["pathType"]).is_empty() {
-                let why = "pathType must be specified";
-                errors.push(FieldError::required(&path.child("pathType"), why));
-            } else {
-                choice(p, "pathType", &kinds, &path, errors);
-            }
-            let target = str_at(p, &["path"]);
-            let absolute = target.starts_with('/')
-                || (target.is_empty() && str_at(p, &["pathType"]) == "ImplementationSpecific");
-            if !absolute {
-                let fault = "must be an absolute path";
-                errors.push(FieldError::invalid(&path.child("path"), target, fault));
-            }
-            ingress_backend(at(p, &["backend"]), &path.child("backend"), errors);
-        }
-    }
-}
-
-fn ingress_backend(backend: &Value, path: &Path, errors: &mut ErrorList) {
-    let service = at(backend, &["service"]);
-    match (service.is_null(), has(backend, &["resource"])) {
-        (true, true) => {}
-        (true, false) => {
-            errors.push(FieldError::required(
-                path,
-                "resource or service backend is required",
-            ));
-        }
-        (false, true) => {
-            let fault = "cannot set both resource and service backends";
-            errors.push(FieldError::invalid(path, "", fault));
-        }
-        (false, false) => {
-            let path = path.child("service");
-            required(service, "name", &path, errors);
-            let port = at(service, &["port"]);
-            let name = str_at(port, &["name"]);
-            let path = path.child("port");
-            if name.is_empty() {
-                let number = int_at(port, &["number"]).unwrap_or(0);
-                port_number(number, &path.child("number"), errors);
-            } else {
-                let faults = names::check_port_name(name);
-                errors.extend(invalid_each(&path.child("name"), name, faults));
-            }
-        }
-    }
 }

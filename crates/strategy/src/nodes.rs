@@ -2,10 +2,12 @@
 
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::json::{at, bool_at, entries_at, has, list_at, object_mut, remove, same, str_at};
-use super::{KindInfo, Strategy, access, meta, resources, scheduling};
+use super::json::{
+    at, at_mut, bool_at, entries_at, has, list_at, object_mut, remove, same, set, str_at,
+};
+use super::{KindInfo, Strategy, access, meta, network, resources, scheduling};
 
 pub(super) struct Node(pub(super) KindInfo);
 
@@ -24,6 +26,9 @@ impl Strategy for Node {
         }
         for list in ["capacity", "allocatable"] {
             super::pod_defaults::round_quantities(obj, &["status", list]);
+        }
+        if let Some(spec) = at_mut(obj, &["spec"]) {
+            ranges_in_step(spec);
         }
     }
 
@@ -65,14 +70,44 @@ impl Strategy for Node {
     }
 }
 
+/// `podCIDR` is the first of `podCIDRs`.
+fn ranges_in_step(spec: &mut Value) {
+    let one = str_at(spec, &["podCIDR"]).to_owned();
+    let first = list_at(spec, &["podCIDRs"]).first().cloned();
+    match first {
+        Some(first) if one.is_empty() => set(spec, "podCIDR", first),
+        first if !one.is_empty() && first != Some(json!(one)) => {
+            set(spec, "podCIDRs", json!([one]));
+        }
+        _ => {}
+    }
+}
+
+/// Ranges of addresses of the node's pods: one for each family.
+fn pod_ranges(node: &Value, errors: &mut ErrorList) {
+    let path = Path::new("spec").child("podCIDRs");
+    let ranges = list_at(node, &["spec", "podCIDRs"]);
+    let before = errors.len();
+    for (i, range) in ranges.iter().enumerate() {
+        let range = range.as_str().unwrap_or_default();
+        network::cidr(range, &path.index(i), errors);
+    }
+    let six = |range: &&Value| range.as_str().is_some_and(|text| text.contains(':'));
+    let sixes = ranges.iter().filter(six).count();
+    if errors.len() == before && ranges.len() > 1 && (ranges.len() > 2 || sixes != 1) {
+        let fault = "may specify no more than one CIDR for each IP family";
+        errors.push(FieldError::invalid(&path, ranges.to_vec(), fault));
+    }
+}
+
 fn content(node: &Value, errors: &mut ErrorList) {
+    pod_ranges(node, errors);
     let path = Path::new("metadata").child("spec").child("taints");
     taints(list_at(node, &["spec", "taints"]), &path, errors);
     for list in ["capacity", "allocatable"] {
         let path = Path::new("status").child(list);
         for (resource, value) in entries_at(node, &["status", list]) {
             let path = path.child(resource);
-            resources::name(resource, &path, errors);
             resources::amount(resource, value, &path, errors);
         }
     }
@@ -171,5 +206,34 @@ fn spec_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     if !same(&rest(new), &rest(old)) {
         let why = "node updates may only change labels, taints, or capacity (or configSource, if the DynamicKubeletConfig feature gate is enabled)";
         errors.push(FieldError::forbidden(&Path::root(), why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy;
+    use crate::testing::faults;
+
+    #[test]
+    fn ranges_of_pods() {
+        let node = |spec: Value| json!({"metadata": {"name": "n"}, "spec": spec});
+        let cases = [
+            (
+                json!({"podCIDRs": ["10.0.0.0"]}),
+                "spec.podCIDRs[0]: Invalid value: \"10.0.0.0\": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
+            ),
+            (
+                json!({"podCIDRs": ["10.0.0.0/24", "10.0.1.0/24"]}),
+                "spec.podCIDRs: Invalid value: [\"10.0.0.0/24\",\"10.0.1.0/24\"]: may specify no more than one CIDR for each IP family",
+            ),
+            (json!({"podCIDRs": ["10.0.0.0/24", "fd00::/64"]}), ""),
+        ];
+        for (spec, wanted) in cases {
+            assert_eq!(faults("", "v1", "Node", &node(spec)), wanted);
+        }
+        let mut obj = node(json!({"podCIDR": "10.0.0.0/24"}));
+        strategy("", "v1", "Node").default(&mut obj);
+        assert_eq!(obj["spec"]["podCIDRs"], json!(["10.0.0.0/24"]));
     }
 }

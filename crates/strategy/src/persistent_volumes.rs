@@ -8,9 +8,12 @@ use serde_json::{Value, json};
 use super::access::now;
 use super::containers::{optional_choice, required};
 use super::json::{
-    at, at_mut, default, default_unset, has, is_empty, keep, list_at, object_mut, remove, same, set,
+    at, at_mut, default, default_unset, has, is_empty, keep, list_at, object_mut, remove, same,
+    set, str_at,
 };
-use super::{KindInfo, Strategy, access, meta, pod_defaults, resources, selectors, volumes};
+use super::{
+    KindInfo, Strategy, access, fields, meta, pod_defaults, resources, selectors, volumes,
+};
 
 const ACCESS_MODES: [&str; 4] = [
     "ReadOnlyMany",
@@ -94,7 +97,8 @@ fn persistent_volume_update(new: &Value, old: &Value, errors: &mut ErrorList) {
         let why = "spec.persistentvolumesource is immutable after creation";
         errors.push(FieldError::forbidden(&path, why));
     }
-    meta::immutable_at(new, old, &["spec", "volumeMode"], errors);
+    let mode = |volume| at(volume, &["spec", "volumeMode"]);
+    meta::immutable(mode(new), mode(old), &Path::new("volumeMode"), errors);
     let affinity = |volume| at(volume, &["spec", "nodeAffinity"]);
     if !affinity(old).is_null() {
         let path = Path::new("nodeAffinity");
@@ -130,72 +134,177 @@ fn volume_sources(volume: &Value) -> Vec<(&str, &Value)> {
 fn persistent_volume(obj: &Value, errors: &mut ErrorList) {
     let path = Path::new("spec");
     let spec = at(obj, &["spec"]);
+    modes_required(spec, "", &path, errors);
     access_modes(spec, &path, errors);
+    capacity(spec, &path.child("capacity"), errors);
+    let policies = ["Delete", "Recycle", "Retain"];
+    let key = "persistentVolumeReclaimPolicy";
+    optional_choice(spec, key, &policies, &path, errors);
+    let affinity = at(spec, &["nodeAffinity"]);
+    let path_of_affinity = path.child("nodeAffinity").child("required");
+    if has(affinity, &["required"]) {
+        selectors::node_selector(at(affinity, &["required"]), &path_of_affinity, errors);
+    } else if !affinity.is_null() {
+        let why = "must specify required node constraints";
+        errors.push(FieldError::required(&path_of_affinity, why));
+    }
+    source(spec, &path, errors);
+    let is_root = |path: &str| !path.is_empty() && path.split('/').all(|p| matches!(p, "" | "."));
+    if is_root(str_at(spec, &["hostPath", "path"])) && str_at(spec, &[key]) == "Recycle" {
+        let why = "may not be 'recycle' for a hostPath mount of '/'";
+        errors.push(FieldError::forbidden(&path.child(key), why));
+    }
+    let check = names::check_dns1123_subdomain;
+    fields::optional_name(spec, "storageClassName", check, &path, errors);
+    volumes::volume_mode(spec, &path, errors);
+    attributes_class_name(spec, &path, errors);
+}
+
+/// Faults of a volume that stands in an attachment: it is one of a driver, and of no claim.
+pub(super) fn inline(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    const CONTEXT: &str = "in the context of inline volumes";
+    for key in ["claimRef", "capacity", "nodeAffinity", "storageClassName"] {
+        if !is_empty(at(spec, &[key])) {
+            let why = format!("may not be specified {CONTEXT}");
+            errors.push(FieldError::forbidden(&path.child(key), why));
+        }
+    }
+    if !has(spec, &["csi"]) {
+        let why = format!("has to be specified {CONTEXT}");
+        errors.push(FieldError::required(&path.child("csi"), why));
+    }
+    modes_required(spec, "", path, errors);
+    access_modes(spec, path, errors);
+    for (key, only, why) in [
+        (
+            "persistentVolumeReclaimPolicy",
+            "Retain",
+            "may only be Retain",
+        ),
+        (
+            "volumeMode",
+            "Filesystem",
+            "may not specify volumeMode other than Filesystem",
+        ),
+    ] {
+        let given = str_at(spec, &[key]);
+        if !given.is_empty() && given != only {
+            let why = format!("{why} {CONTEXT}");
+            errors.push(FieldError::forbidden(&path.child(key), why));
+        }
+    }
+    source(spec, path, errors);
+    attributes_class_name(spec, path, errors);
+}
+
+fn capacity(spec: &Value, path: &Path, errors: &mut ErrorList) {
     let capacity = at(spec, &["capacity"]);
-    let at_capacity = path.child("capacity");
     if is_empty(capacity) {
-        errors.push(FieldError::required(&at_capacity, ""));
-    } else if !has(capacity, &["storage"]) {
+        errors.push(FieldError::required(path, ""));
+    }
+    let entries = capacity.as_object().map_or(0, serde_json::Map::len);
+    if entries > 1 || !has(capacity, &["storage"]) {
         let supported = ["storage"];
-        let given = capacity
-            .as_object()
-            .map(|c| c.keys().cloned().collect::<Vec<_>>());
-        let given = json!(given.unwrap_or_default());
-        errors.push(FieldError::not_supported(&at_capacity, given, &supported));
+        errors.push(FieldError::not_supported(
+            path,
+            capacity.clone(),
+            &supported,
+        ));
     }
     for (name, value) in super::json::entries_at(capacity, &[]) {
-        let path = at_capacity.key(name);
-        resources::amount(name, value, &path, errors);
-        if Quantity::from_json(value).is_ok_and(Quantity::is_zero) {
+        let path = path.key(name);
+        resources::amount("storage", value, &path, errors);
+        if Quantity::from_json(value).is_ok_and(|q| q.signum() <= 0) {
             let amount = value.as_str().unwrap_or_default();
-            errors.push(FieldError::invalid(
-                &path,
-                amount,
-                "must be greater than zero",
-            ));
+            let fault = "must be greater than zero";
+            errors.push(FieldError::invalid(&path, amount, fault));
         }
     }
-    let policies = ["Delete", "Recycle", "Retain"];
-    optional_choice(
-        spec,
-        "persistentVolumeReclaimPolicy",
-        &policies,
-        &path,
-        errors,
-    );
-    let sources = volume_sources(obj);
-    match sources.as_slice() {
-        [] => errors.push(FieldError::required(&path, "must specify a volume type")),
-        [("hostPath", host)] => volumes::host_path(host, &path.child("hostPath"), errors),
-        [("csi", csi)] => {
-            for key in ["driver", "volumeHandle"] {
-                required(csi, key, &path.child("csi"), errors);
-            }
+}
+
+/// The sources of volumes in the order in which they are looked at: the first one counts.
+const SOURCES: [&str; 22] = [
+    "hostPath",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "glusterfs",
+    "flocker",
+    "nfs",
+    "rbd",
+    "quobyte",
+    "cephfs",
+    "iscsi",
+    "cinder",
+    "fc",
+    "flexVolume",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "scaleIO",
+    "local",
+    "storageos",
+    "csi",
+];
+
+fn source(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    let mut is_first = true;
+    for kind in SOURCES.iter().filter(|kind| has(spec, &[kind])) {
+        let source = at(spec, &[kind]);
+        if is_first || *kind == "flexVolume" {
+            of_source(kind, source, spec, path, errors);
+        } else {
+            let why = "may not specify more than 1 volume type";
+            let key = if *kind == "cephfs" { "cephFS" } else { kind };
+            errors.push(FieldError::forbidden(&path.child(key), why));
         }
-        [("flexVolume", flex)] => volumes::flex_volume(flex, &path.child("flexVolume"), errors),
-        [("local", local)] => {
-            required(local, "path", &path.child("local"), errors);
-            volumes::fs_type(local, &path.child("local"), errors);
+        is_first = false;
+    }
+    if is_first {
+        errors.push(FieldError::required(path, "must specify a volume type"));
+    }
+}
+
+fn of_source(kind: &str, source: &Value, spec: &Value, path: &Path, errors: &mut ErrorList) {
+    let at_source = path.child(volumes::legacy::field(kind));
+    match kind {
+        "hostPath" => volumes::host_path(source, &at_source, errors),
+        "csi" => driver(source, &at_source, errors),
+        "flexVolume" => volumes::flex_volume(source, &at_source, errors),
+        "local" => {
+            required(source, "path", &at_source, errors);
+            volumes::fs_type(source, &at_source, errors);
             if !has(spec, &["nodeAffinity"]) {
                 let why = "Local volume requires node affinity";
                 errors.push(FieldError::required(&path.child("nodeAffinity"), why));
             }
         }
-        [_] => {}
-        [_, rest @ ..] => {
-            for (kind, _) in rest {
-                let why = "may not specify more than 1 volume type";
-                errors.push(FieldError::forbidden(&path.child(kind), why));
-            }
+        // these name a secret in any namespace, or a size that must fit, and are not looked into
+        "rbd" | "cephfs" | "cinder" | "azureFile" | "iscsi" | "nfs" | "storageos" => {}
+        kind => volumes::legacy::validate(kind, source, &at_source, errors),
+    }
+}
+
+fn driver(csi: &Value, path: &Path, errors: &mut ErrorList) {
+    let name = str_at(csi, &["driver"]);
+    fields::driver_name(name, &path.child("driver"), errors);
+    required(csi, "volumeHandle", path, errors);
+    for key in [
+        "controllerPublishSecretRef",
+        "controllerExpandSecretRef",
+        "nodePublishSecretRef",
+        "nodeExpandSecretRef",
+    ] {
+        let secret = at(csi, &[key]);
+        if !secret.is_null() {
+            let path = path.child(key);
+            let name = names::check_dns1123_subdomain;
+            fields::name(secret, "name", name, &path, errors);
+            let namespace = names::check_dns1123_label;
+            fields::name(secret, "namespace", namespace, &path, errors);
         }
     }
-    let affinity = at(spec, &["nodeAffinity", "required"]);
-    if !affinity.is_null() {
-        let path = path.child("nodeAffinity").child("required");
-        selectors::node_selector(affinity, &path, errors);
-    }
-    volumes::volume_mode(spec, &path, errors);
-    attributes_class_name(spec, &path, errors);
 }
 
 fn attributes_class_name(spec: &Value, path: &Path, errors: &mut ErrorList) {
@@ -216,23 +325,86 @@ fn attributes_class_name(spec: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
+/// A volume or claim says how it may be used.
+pub(super) fn modes_required(spec: &Value, why: &str, path: &Path, errors: &mut ErrorList) {
+    if list_at(spec, &["accessModes"]).is_empty() {
+        errors.push(FieldError::required(&path.child("accessModes"), why));
+    }
+}
+
 /// Faults of the access modes of a volume or claim.
 pub(super) fn access_modes(spec: &Value, path: &Path, errors: &mut ErrorList) {
-    let modes = list_at(spec, &["accessModes"]);
     let path = path.child("accessModes");
-    if modes.is_empty() {
-        errors.push(FieldError::required(
-            &path,
-            "at least 1 access mode is required",
-        ));
-    }
-    for mode in modes.iter().filter_map(Value::as_str) {
+    let (mut one_pod, mut others) = (false, false);
+    for mode in list_at(spec, &["accessModes"]) {
+        let mode = mode.as_str().unwrap_or_default();
         if !ACCESS_MODES.contains(&mode) {
             errors.push(FieldError::not_supported(&path, mode, &ACCESS_MODES));
         }
+        one_pod |= mode == "ReadWriteOncePod";
+        others |= mode != "ReadWriteOncePod" && ACCESS_MODES.contains(&mode);
     }
-    if modes.len() > 1 && modes.iter().any(|m| m == "ReadWriteOncePod") {
+    if one_pod && others {
         let why = "may not use ReadWriteOncePod with other access modes";
         errors.push(FieldError::forbidden(&path, why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{faults, none};
+
+    fn volume(change: impl FnOnce(&mut Value)) -> Value {
+        let mut obj = json!({"metadata": {"name": "v"}, "spec": {"capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"], "csi": {"driver": "d.example.com", "volumeHandle": "h"}}});
+        change(&mut obj["spec"]);
+        obj
+    }
+
+    #[test]
+    fn faults_of_volumes() {
+        type Change = fn(&mut Value);
+        let cases: &[(Change, &str)] = &[
+            (
+                |s| s["capacity"] = Value::Null,
+                "spec.capacity: Required value\nspec.capacity: Unsupported value: null: supported values: \"storage\"",
+            ),
+            (
+                |s| s["capacity"]["cpu"] = json!("1"),
+                "spec.capacity: Unsupported value: {\"cpu\":\"1\",\"storage\":\"1Gi\"}: supported values: \"storage\"",
+            ),
+            (
+                |s| s["accessModes"] = json!([]),
+                "spec.accessModes: Required value",
+            ),
+            (
+                |s| s["nodeAffinity"] = json!({}),
+                "spec.nodeAffinity.required: Required value: must specify required node constraints",
+            ),
+            (
+                |s| s["csi"]["nodePublishSecretRef"] = json!({}),
+                "spec.csi.nodePublishSecretRef.name: Required value\nspec.csi.nodePublishSecretRef.namespace: Required value",
+            ),
+            (
+                |s| s["hostPath"] = json!({"path": "/x"}),
+                "spec.csi: Forbidden: may not specify more than 1 volume type",
+            ),
+        ];
+        for (change, wanted) in cases {
+            assert_eq!(
+                faults("", "v1", "PersistentVolume", &volume(change)),
+                *wanted
+            );
+        }
+        none(
+            "",
+            "v1",
+            "PersistentVolume",
+            &volume(|s| {
+                s["accessModes"] = json!(["ReadWriteOncePod", "ReadWriteOncePod"]);
+                s["csi"]["nodeStageSecretRef"] = json!({});
+            }),
+        );
     }
 }

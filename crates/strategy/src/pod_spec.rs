@@ -6,7 +6,7 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::Value;
 
-use super::containers::{Scope, choice, not_negative, optional_choice, required, seccomp, user_id};
+use super::containers::{Scope, choice, optional_choice, seccomp, user_id};
 use super::json::{at, bool_at, has, int_at, list_at, str_at};
 use super::{containers, meta, resources, scheduling, volumes};
 
@@ -108,6 +108,12 @@ fn dns(spec: &Value, path: &Path, errors: &mut ErrorList) {
             names::check_ip(server),
         ));
     }
+    for (i, option) in list_at(config, &["options"]).iter().enumerate() {
+        if str_at(option, &["name"]).is_empty() {
+            let path = path.child("options").index(i);
+            errors.push(FieldError::required(&path, "must not be empty"));
+        }
+    }
 }
 
 fn security_context(spec: &Value, path: &Path, errors: &mut ErrorList) {
@@ -176,14 +182,6 @@ fn named(spec: &Value, path: &Path, errors: &mut ErrorList) {
         }
     }
     hostname_override(spec, path, errors);
-    for (i, secret) in list_at(spec, &["imagePullSecrets"]).iter().enumerate() {
-        required(
-            secret,
-            "name",
-            &path.child("imagePullSecrets").index(i),
-            errors,
-        );
-    }
 }
 
 /// Sysctls by their names; which of them a pod may set is for the node to say.
@@ -257,7 +255,6 @@ fn deadlines(spec: &Value, path: &Path, errors: &mut ErrorList) {
             names::range_text(1, MOST),
         ));
     }
-    not_negative(spec, "terminationGracePeriodSeconds", path, errors);
 }
 
 fn gates(spec: &Value, path: &Path, errors: &mut ErrorList) {

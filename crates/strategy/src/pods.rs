@@ -1,5 +1,7 @@
 //! Pods.
 
+mod warnings;
+
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::{Value, json};
@@ -7,7 +9,9 @@ use serde_json::{Value, json};
 use super::json::{
     at, bool_at, has, int_at, is_empty, keep, list_at, object_mut, remove, same, set, str_at,
 };
-use super::{KindInfo, Strategy, access, containers, meta, pod_defaults, pod_spec, scheduling};
+use super::{KindInfo, Strategy, access, meta, pod_defaults, pod_spec, scheduling};
+
+pub(super) use warnings::{fractions, spec_warnings};
 
 /// What may change in the spec of a pod, as upstream says it.
 const UPDATABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
@@ -183,26 +187,6 @@ impl Strategy for Pod {
     fn warnings(&self, obj: &Value) -> Vec<String> {
         spec_warnings(at(obj, &["spec"]), "spec")
     }
-}
-
-/// Warnings about a pod spec at a path.
-pub(super) fn spec_warnings(spec: &Value, path: &str) -> Vec<String> {
-    let mut warnings = Vec::new();
-    for list in ["initContainers", "containers"] {
-        for (i, c) in list_at(spec, &[list]).iter().enumerate() {
-            for name in containers::repeated_env(c) {
-                warnings.push(format!(
-                    "{path}.{list}[{i}].env: hides previous definition of \"{name}\", which may be dropped when using apply"
-                ));
-            }
-        }
-    }
-    if int_at(spec, &["terminationGracePeriodSeconds"]).is_some_and(|s| s < 0) {
-        warnings.push(format!(
-            "{path}.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1"
-        ));
-    }
-    warnings
 }
 
 fn keep_ephemeral(new: &mut Value, old: &Value) {
@@ -446,13 +430,6 @@ fn status_update(new: &Value, old: &Value, errors: &mut ErrorList) {
             kind,
             names::check_qualified_name(kind),
         ));
-        containers::choice(
-            condition,
-            "status",
-            &["False", "True", "Unknown"],
-            &path,
-            errors,
-        );
     }
     let policy = str_at(old, &["spec", "restartPolicy"]);
     transitions(new, old, "containerStatuses", policy, errors);

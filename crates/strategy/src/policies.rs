@@ -1,13 +1,15 @@
 //! Admission policies and their bindings: expressions must compile.
 
-use davit_api::field::{ErrorList, FieldError, Path};
+use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::labels::validate_label_selector;
+use davit_api::names;
 use davit_cel::policy::{Environments, mutation_types};
 use davit_cel::{Env, Type};
 use serde_json::Value;
 
+use super::containers::optional_choice;
 use super::json::{at, at_mut, default, has, list_at, same, str_at};
-use super::{KindInfo, Strategy, cluster, meta};
+use super::{KindInfo, Strategy, cluster, fields, meta};
 use crate::conditions::{validate_conditions, validate_expression};
 
 /// Of a policy, the expressions of which are compiled when it is written.
@@ -33,7 +35,7 @@ impl Strategy for Policy {
 
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
-        policy(&self.0, &obj["spec"], &mut errors);
+        policy(&self.0, obj, &mut errors);
         errors
     }
 
@@ -41,14 +43,15 @@ impl Strategy for Policy {
         let mut errors = meta::validate_update(&self.0, new, old);
         // what was accepted stays acceptable, so that other fields can be changed
         if !same(&new["spec"], &old["spec"]) {
-            policy(&self.0, &new["spec"], &mut errors);
+            policy(&self.0, new, &mut errors);
         }
         errors
     }
 }
 
-fn policy(kind: &KindInfo, spec: &Value, errors: &mut ErrorList) {
+fn policy(kind: &KindInfo, obj: &Value, errors: &mut ErrorList) {
     let path = Path::new("spec");
+    let spec = at(obj, &["spec"]);
     let envs = Environments::of(spec, &Type::Dyn);
     let failure = str_at(spec, &["failurePolicy"]);
     if !matches!(failure, "" | "Fail" | "Ignore") {
@@ -65,6 +68,7 @@ fn policy(kind: &KindInfo, spec: &Value, errors: &mut ErrorList) {
                 errors.push(FieldError::required(&path.child(field), ""));
             }
         }
+        param_kind(at(spec, &["paramKind"]), &path, errors);
     }
     match_resources(
         &spec["matchConstraints"],
@@ -80,13 +84,55 @@ fn policy(kind: &KindInfo, spec: &Value, errors: &mut ErrorList) {
     variables(spec, &envs, &path.child("variables"), errors);
     if kind.kind.starts_with("Validating") {
         validations(spec, &envs, &path, errors);
+        audit_annotations(obj, &envs, &path, errors);
     } else {
+        let constraints = at(spec, &["matchConstraints"]);
+        mutable_operations(constraints, &path.child("matchConstraints"), errors);
         mutations(spec, &envs.full, &path, errors);
     }
 }
 
+fn param_kind(of: &Value, path: &Path, errors: &mut ErrorList) {
+    let text = str_at(of, &["apiVersion"]);
+    let at_version = path.child("apiVersion");
+    let mut invalid = |value: &str, why: String| {
+        errors.push(FieldError::invalid(&at_version, value, why));
+    };
+    match text.split('/').collect::<Vec<_>>()[..] {
+        [""] => {}
+        ["", ""] => invalid(text, "version must be specified".to_owned()),
+        [version] => {
+            let faults = names::check_dns1035_label(version);
+            if !faults.is_empty() {
+                invalid(version, faults.join(","));
+            }
+        }
+        [group, version] => {
+            let faults = names::check_dns1123_subdomain(group);
+            if !group.is_empty() && !faults.is_empty() {
+                invalid(group, faults.join(","));
+            }
+            let faults = names::check_dns1035_label(version);
+            if version.is_empty() {
+                invalid(text, "version must be specified".to_owned());
+            } else if !faults.is_empty() {
+                invalid(version, faults.join(","));
+            }
+        }
+        _ => invalid(text, format!("unexpected GroupVersion string: {text}")),
+    }
+    let kind = str_at(of, &["kind"]);
+    let faults = names::check_dns1035_label(&kind.to_lowercase());
+    if !kind.is_empty() && !faults.is_empty() {
+        let why = format!(
+            "may have mixed case, but should otherwise match: {}",
+            faults.join(",")
+        );
+        errors.push(FieldError::invalid(&path.child("kind"), kind, why));
+    }
+}
+
 fn variables(spec: &Value, envs: &Environments, path: &Path, errors: &mut ErrorList) {
-    let mut names: Vec<&str> = Vec::new();
     for (n, variable) in list_at(spec, &["variables"]).iter().enumerate() {
         let path = path.index(n);
         let name = str_at(variable, &["name"]);
@@ -96,12 +142,9 @@ fn variables(spec: &Value, envs: &Environments, path: &Path, errors: &mut ErrorL
                 "name is not specified",
             ));
         } else if davit_cel::escape(name).as_deref() != Some(name) {
-            let why = "name is not a valid CEL identifier";
+            let why = "must be a valid CEL identifier";
             errors.push(FieldError::invalid(&path.child("name"), name, why));
-        } else if names.contains(&name) {
-            errors.push(FieldError::duplicate(&path.child("name"), name));
         }
-        names.push(name);
         let expression = str_at(variable, &["expression"]);
         let path = path.child("expression");
         if expression.trim().is_empty() {
@@ -152,12 +195,7 @@ fn validations(spec: &Value, envs: &Environments, path: &Path, errors: &mut Erro
             errors.push(FieldError::invalid(&path.child("message"), text, why));
         }
         let reason = str_at(validation, &["reason"]);
-        const REASONS: [&str; 4] = [
-            "Forbidden",
-            "Invalid",
-            "RequestEntityTooLarge",
-            "Unauthorized",
-        ];
+        const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
         if !reason.is_empty() && !REASONS.contains(&reason) {
             errors.push(FieldError::not_supported(
                 &path.child("reason"),
@@ -166,18 +204,40 @@ fn validations(spec: &Value, envs: &Environments, path: &Path, errors: &mut Erro
             ));
         }
     }
+}
+
+fn audit_annotations(obj: &Value, envs: &Environments, path: &Path, errors: &mut ErrorList) {
+    let policy = str_at(obj, &["metadata", "name"]);
+    let annotations = list_at(obj, &["spec", "auditAnnotations"]);
     for (n, annotation) in annotations.iter().enumerate() {
         let path = path.child("auditAnnotations").index(n);
         let key = str_at(annotation, &["key"]);
-        if key.is_empty() {
-            errors.push(FieldError::required(&path.child("key"), ""));
+        let at_key = path.child("key");
+        if policy.is_empty() {
+            let why = "requires metadata.name be non-empty";
+            errors.push(FieldError::invalid(&at_key, key, why));
+        } else {
+            let full = format!("{policy}/{key}");
+            let faults = names::check_qualified_name(&full);
+            errors.extend(invalid_each(&at_key, &full, faults));
         }
-        errors.extend(validate_expression(
-            str_at(annotation, &["valueExpression"]),
-            &path.child("valueExpression"),
-            &envs.full,
-            &[Type::String, Type::Null],
-        ));
+        let expression = str_at(annotation, &["valueExpression"]);
+        let at_expression = path.child("valueExpression");
+        if expression.trim().is_empty() {
+            let why = "valueExpression is not specified";
+            errors.push(FieldError::required(&at_expression, why));
+        } else {
+            errors.extend(validate_expression(
+                expression,
+                &at_expression,
+                &envs.full,
+                &[Type::String, Type::Null],
+            ));
+        }
+        let is_twin = |a: &Value| str_at(a, &["key"]) == key;
+        if annotations[..n].iter().any(is_twin) {
+            errors.push(FieldError::duplicate(&at_key, key));
+        }
     }
 }
 
@@ -217,11 +277,12 @@ fn mutations(spec: &Value, env: &Env, path: &Path, errors: &mut ErrorList) {
             }
         };
         if has(mutation, &[other]) {
-            let why = format!("{other} is not allowed when patchType is {kind}");
-            errors.push(FieldError::forbidden(&path.child(other), why));
+            let why = format!("must not be specified when patchType is {kind}");
+            let value = mutation[other].clone();
+            errors.push(FieldError::invalid(&path.child(other), value, why));
         }
         if !has(mutation, &[field]) {
-            let why = format!("{field} is required when patchType is {kind}");
+            let why = format!("must be specified when patchType is {kind}");
             errors.push(FieldError::required(&path.child(field), why));
             continue;
         }
@@ -249,13 +310,34 @@ fn match_resources(value: &Value, path: &Path, required: bool, errors: &mut Erro
             errors.extend(validate_label_selector(&value[key], &path.child(key)));
         }
     }
+    let policies = ["Equivalent", "Exact"];
+    optional_choice(value, "matchPolicy", &policies, path, errors);
     for key in ["resourceRules", "excludeResourceRules"] {
         for (n, rule) in list_at(value, &[key]).iter().enumerate() {
             let path = path.child(key).index(n);
-            for field in ["operations", "apiGroups", "apiVersions", "resources"] {
-                if list_at(rule, &[field]).is_empty() {
-                    errors.push(FieldError::required(&path.child(field), ""));
+            let objects = list_at(rule, &["resourceNames"]);
+            for (n, name) in objects.iter().enumerate() {
+                let path = path.child("resourceNames").index(n);
+                let text = name.as_str().unwrap_or_default();
+                errors.extend(invalid_each(&path, text, names::check_path_segment(text)));
+                if objects[..n].contains(name) {
+                    errors.push(FieldError::duplicate(&path, text));
                 }
+            }
+            cluster::rule(rule, &path, errors);
+        }
+    }
+}
+
+/// Deletions have nothing to mutate.
+fn mutable_operations(value: &Value, path: &Path, errors: &mut ErrorList) {
+    const SUPPORTED: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
+    let path = path.child("resourceRules").child("operations");
+    for rule in list_at(value, &["resourceRules"]) {
+        for operation in list_at(rule, &["operations"]) {
+            let operation = operation.as_str().unwrap_or_default();
+            if !SUPPORTED.contains(&operation) {
+                errors.push(FieldError::not_supported(&path, operation, &SUPPORTED));
             }
         }
     }
@@ -288,25 +370,25 @@ impl Strategy for Binding {
 fn binding(kind: &KindInfo, obj: &Value, errors: &mut ErrorList) {
     let path = Path::new("spec");
     let spec = &obj["spec"];
-    if str_at(spec, &["policyName"]).is_empty() {
-        errors.push(FieldError::required(&path.child("policyName"), ""));
-    }
+    let check = names::check_dns1123_subdomain;
+    fields::name(spec, "policyName", check, &path, errors);
     if has(spec, &["paramRef"]) {
         let reference = at(spec, &["paramRef"]);
         let path = path.child("paramRef");
-        let (name, selector) = (has(reference, &["name"]), has(reference, &["selector"]));
-        if name == selector {
-            let why = if name {
-                "name and selector are mutually exclusive"
-            } else {
-                "one of name or selector must be specified"
-            };
-            errors.push(if name {
-                FieldError::forbidden(&path.child("name"), why)
-            } else {
-                FieldError::required(&path, why)
-            });
+        let check = names::check_path_segment;
+        fields::optional_name(reference, "name", check, &path, errors);
+        let named = !str_at(reference, &["name"]).is_empty();
+        let selector = at(reference, &["selector"]);
+        if named && !selector.is_null() {
+            for key in ["name", "selector"] {
+                let why = "name and selector are mutually exclusive";
+                errors.push(FieldError::forbidden(&path.child(key), why));
+            }
+        } else if !named && selector.is_null() {
+            let why = "one of name or selector must be specified";
+            errors.push(FieldError::required(&path, why));
         }
+        errors.extend(validate_label_selector(selector, &path.child("selector")));
         let action = str_at(reference, &["parameterNotFoundAction"]);
         if action.is_empty() {
             errors.push(FieldError::required(
@@ -329,6 +411,9 @@ fn binding(kind: &KindInfo, obj: &Value, errors: &mut ErrorList) {
     );
     if kind.kind.starts_with("Validating") {
         actions(spec, &path.child("validationActions"), errors);
+    } else {
+        let resources = at(spec, &["matchResources"]);
+        mutable_operations(resources, &path.child("matchResources"), errors);
     }
 }
 

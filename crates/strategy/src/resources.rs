@@ -41,12 +41,17 @@ fn is_standard(name: &str) -> bool {
         || name.starts_with("requests.hugepages-")
 }
 
+/// Whether quotas count a resource of this name, which has no domain.
+pub(super) fn counted_by_quota(name: &str) -> bool {
+    is_standard(name) && name != "storage"
+}
+
 fn is_standard_for_containers(name: &str) -> bool {
     matches!(name, "cpu" | "memory" | "ephemeral-storage") || names::is_huge_page_resource(name)
 }
 
 /// Whether more may be promised than there is.
-fn overcommit_allowed(name: &str) -> bool {
+pub(super) fn overcommit_allowed(name: &str) -> bool {
     names::is_native_resource(name) && !names::is_huge_page_resource(name)
 }
 
@@ -65,7 +70,8 @@ pub(super) fn name(name: &str, path: &Path, errors: &mut ErrorList) -> bool {
     true
 }
 
-fn container_resource_name(resource: &str, path: &Path, errors: &mut ErrorList) {
+/// Faults of the name of a resource of containers.
+pub(super) fn container_resource_name(resource: &str, path: &Path, errors: &mut ErrorList) {
     if !name(resource, path, errors) {
         return;
     }
@@ -164,14 +170,6 @@ pub(super) fn pod(resources: &Value, path: &Path, errors: &mut ErrorList) {
         let why = "claims may not be set for Resources at pod-level";
         errors.push(FieldError::forbidden(&path.child("claims"), why));
     }
-}
-
-/// Faults of the storage requirements of a claim.
-pub(super) fn volume(resources: &Value, path: &Path, errors: &mut ErrorList) {
-    let names_allowed = |resource: &str, path: &Path, errors: &mut ErrorList| {
-        name(resource, path, errors);
-    };
-    requirements(resources, path, errors, &names_allowed);
 }
 
 fn requirements(

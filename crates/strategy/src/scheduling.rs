@@ -134,22 +134,19 @@ fn pod_term(term: &Value, path: &Path, errors: &mut ErrorList) {
     for key in ["labelSelector", "namespaceSelector"] {
         selectors::label_selector(at(term, &[key]), &path.child(key), errors);
     }
-    for (i, namespace) in list_at(term, &["namespaces"]).iter().enumerate() {
+    for namespace in list_at(term, &["namespaces"]) {
         let namespace = namespace.as_str().unwrap_or_default();
-        let path = path.child("namespaces").index(i);
-        errors.extend(invalid_each(
-            &path,
-            namespace,
-            names::check_dns1123_label(namespace),
-        ));
+        // the original calls the field so
+        let path = path.child("namespace");
+        let faults = names::check_dns1123_label(namespace);
+        errors.extend(invalid_each(&path, namespace, faults));
     }
     let key = str_at(term, &["topologyKey"]);
     let path = path.child("topologyKey");
     if key.is_empty() {
         errors.push(FieldError::required(&path, "can not be empty"));
-    } else {
-        errors.extend(invalid_each(&path, key, names::check_qualified_name(key)));
     }
+    errors.extend(invalid_each(&path, key, names::check_qualified_name(key)));
 }
 
 /// Faults of the topology spread constraints of a pod.
@@ -166,8 +163,6 @@ pub(super) fn spread(constraints: &[Value], path: &Path, errors: &mut ErrorList)
         let at_key = path.child("topologyKey");
         if key.is_empty() {
             errors.push(FieldError::required(&at_key, "can not be empty"));
-        } else {
-            errors.extend(invalid_each(&at_key, key, names::check_qualified_name(key)));
         }
         let action = str_at(constraint, &["whenUnsatisfiable"]);
         let actions = ["DoNotSchedule", "ScheduleAnyway"];

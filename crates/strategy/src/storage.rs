@@ -1,35 +1,29 @@
 //! The kinds of storage.k8s.io.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::containers::{choice, required};
-use super::json::{
-    at, at_mut, default, default_unset, int_at, is_empty, list_at, remove, same, set, str_at,
-};
-use super::{Generic, KindInfo, Strategy, access, meta};
+use super::containers::choice;
+use super::json::{at, default, is_empty, list_at, same, str_at};
+use super::{Generic, KindInfo, Strategy, meta};
+
+mod attachments;
+mod csi;
 
 pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
     match &*info.kind {
         "StorageClass" => Box::new(StorageClass(info)),
-        "CSIDriver" => Box::new(CsiDriver(info)),
-        "CSINode" => Box::new(CsiNode(info)),
-        "VolumeAttachment" => Box::new(Fixed {
-            info,
-            paths: &[&["spec"]],
-        }),
+        "CSIDriver" => Box::new(csi::CsiDriver(info)),
+        "CSINode" => Box::new(csi::CsiNode(info)),
+        "CSIStorageCapacity" => Box::new(csi::CsiStorageCapacity(info)),
+        "VolumeAttachment" => Box::new(attachments::VolumeAttachment(info)),
         "VolumeAttributesClass" => Box::new(VolumeAttributesClass(info)),
-        "CSIStorageCapacity" => Box::new(Fixed {
-            info,
-            paths: &[&["nodeTopology"], &["storageClassName"]],
-        }),
         _ => Box::new(Generic::new(info)),
     }
 }
-
-/// How long a driver's name for a node may be.
-const NODE_ID_MAX: usize = 256;
 
 /// A kind whose only rule is that parts of it never change.
 pub(super) struct Fixed {
@@ -66,19 +60,25 @@ impl Strategy for StorageClass {
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
         storage_class(obj, &mut errors);
+        allowed_topologies(obj, &mut errors);
         errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
-        fixed(
-            &["parameters", "provisioner", "reclaimPolicy"],
-            new,
-            old,
-            &mut errors,
-        );
-        meta::immutable_at(new, old, &["volumeBindingMode"], &mut errors);
-        storage_class(new, &mut errors);
+        for key in [
+            "parameters",
+            "provisioner",
+            "reclaimPolicy",
+            "volumeBindingMode",
+        ] {
+            meta::immutable_at(new, old, &[key], &mut errors);
+        }
+        // what was stored may stay, whatever is asked for today
+        let key = "allowedTopologies";
+        if !same(at(new, &[key]), at(old, &[key])) {
+            allowed_topologies(new, &mut errors);
+        }
         errors
     }
 }
@@ -95,6 +95,59 @@ fn storage_class(obj: &Value, errors: &mut ErrorList) {
         &root,
         errors,
     );
+}
+
+/// Terms of which one must fit the node that a volume is for.
+fn allowed_topologies(obj: &Value, errors: &mut ErrorList) {
+    let terms = list_at(obj, &["allowedTopologies"]);
+    let meaning = |term: &Value| -> BTreeMap<String, BTreeSet<String>> {
+        let expressions = list_at(term, &["matchLabelExpressions"]).iter();
+        let texts = |of: &Value| -> BTreeSet<String> {
+            let values = list_at(of, &["values"]).iter();
+            values
+                .filter_map(|v| v.as_str().map(str::to_owned))
+                .collect()
+        };
+        expressions
+            .map(|of| (str_at(of, &["key"]).to_owned(), texts(of)))
+            .collect()
+    };
+    for (i, term) in terms.iter().enumerate() {
+        let path = Path::new("allowedTopologies")
+            .index(i)
+            .child("matchLabelExpressions");
+        let expressions = list_at(term, &["matchLabelExpressions"]);
+        for (i, of) in expressions.iter().enumerate() {
+            let earlier = &expressions[..i];
+            topology_requirement(of, earlier, &path.index(i), errors);
+        }
+        let this = meaning(term);
+        // one without requirements is like the places not filled yet, as in the original
+        let blanks = if this.is_empty() { terms.len() } else { 0 };
+        let twins = terms[..i].iter().filter(|t| meaning(t) == this).count();
+        for _ in 0..blanks + twins {
+            errors.push(FieldError::duplicate(&path, ""));
+        }
+    }
+}
+
+fn topology_requirement(of: &Value, earlier: &[Value], path: &Path, errors: &mut ErrorList) {
+    let values = list_at(of, &["values"]);
+    let at_values = path.child("values");
+    if values.is_empty() {
+        errors.push(FieldError::required(&at_values, ""));
+    }
+    for (i, value) in values.iter().enumerate() {
+        if values[..i].contains(value) {
+            errors.push(FieldError::duplicate(&at_values.index(i), value.clone()));
+        }
+    }
+    let key = str_at(of, &["key"]);
+    let faults = names::check_qualified_name(key);
+    errors.extend(invalid_each(&path.child("key"), key, faults));
+    if earlier.iter().any(|e| str_at(e, &["key"]) == key) {
+        errors.push(FieldError::duplicate(&path.child("key"), key));
+    }
 }
 
 /// Members of which a change is refused with a sentence of its own.
@@ -167,113 +220,56 @@ fn attributes_class(obj: &Value, errors: &mut ErrorList) {
     }
 }
 
-struct CsiDriver(KindInfo);
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
 
-impl Strategy for CsiDriver {
-    fn kind(&self) -> &KindInfo {
-        &self.0
+    use crate::testing::{faults, none, update_faults};
+
+    const KIND: (&str, &str, &str) = ("storage.k8s.io", "v1", "StorageClass");
+
+    fn class(topologies: Value) -> Value {
+        json!({"metadata": {"name": "c"}, "provisioner": "a.io/b", "allowedTopologies": topologies})
     }
 
-    fn default(&self, obj: &mut Value) {
-        let Some(spec) = at_mut(obj, &["spec"]) else {
-            return;
-        };
-        default_unset(spec, "attachRequired", true);
-        for key in [
-            "podInfoOnMount",
-            "storageCapacity",
-            "requiresRepublish",
-            "seLinuxMount",
-        ] {
-            default_unset(spec, key, false);
+    #[test]
+    fn faults_of_topologies() {
+        let path = "allowedTopologies[0].matchLabelExpressions";
+        let zone = json!({"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]});
+        let cases = [
+            (
+                json!([{"matchLabelExpressions": [{"key": "zone", "values": []}]}]),
+                format!("{path}[0].values: Required value"),
+            ),
+            (
+                json!([{"matchLabelExpressions": [{"key": "zone", "values": ["a", "a"]}]}]),
+                format!("{path}[0].values[1]: Duplicate value: \"a\""),
+            ),
+            (
+                json!([{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}, {"key": "zone", "values": ["b"]}]}]),
+                format!("{path}[1].key: Duplicate value: \"zone\""),
+            ),
+            (
+                json!([zone, zone]),
+                "allowedTopologies[1].matchLabelExpressions: Duplicate value: \"\"".to_owned(),
+            ),
+            (json!([{}]), format!("{path}: Duplicate value: \"\"")),
+        ];
+        for (topologies, wanted) in cases {
+            assert_eq!(faults(KIND.0, KIND.1, KIND.2, &class(topologies)), wanted);
         }
-        default(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
-        if list_at(spec, &["volumeLifecycleModes"]).is_empty() {
-            set(spec, "volumeLifecycleModes", json!(["Persistent"]));
-        }
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        if str_at(obj, &["metadata", "name"]).len() > names::LABEL_MAX {
-            let path = Path::new("metadata").child("name");
-            errors.push(FieldError::too_long(&path, names::LABEL_MAX));
-        }
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        for key in ["attachRequired", "volumeLifecycleModes"] {
-            meta::immutable_at(new, old, &["spec", key], &mut errors);
-        }
-        errors
-    }
-}
-
-struct CsiNode(KindInfo);
-
-impl Strategy for CsiNode {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        csi_node(obj, &mut errors);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        csi_node(new, &mut errors);
-        drivers_stay(new, old, &mut errors);
-        errors
-    }
-
-    fn prepare_status_update(&self, new: &mut Value, old: &Value) {
-        access::keep_all_but_status(new, old);
-    }
-}
-
-fn csi_node(obj: &Value, errors: &mut ErrorList) {
-    let mut seen = Vec::new();
-    for (i, driver) in list_at(obj, &["spec", "drivers"]).iter().enumerate() {
-        let path = Path::new("spec").child("drivers").index(i);
-        for key in ["name", "nodeID"] {
-            required(driver, key, &path, errors);
-        }
-        let id = str_at(driver, &["nodeID"]);
-        if id.len() > NODE_ID_MAX {
-            let why = format!("must be {NODE_ID_MAX} characters or less");
-            errors.push(FieldError::invalid(&path.child("nodeID"), id, why));
-        }
-        if let Some(count) = int_at(driver, &["allocatable", "count"]).filter(|count| *count < 0) {
-            let path = path.child("allocatable").child("count");
-            let why = "must be greater than or equal to 0";
-            errors.push(FieldError::invalid(&path, count, why));
-        }
-        let name = str_at(driver, &["name"]);
-        if seen.contains(&name) {
-            errors.push(FieldError::duplicate(&path.child("name"), name));
-        }
-        seen.push(name);
-    }
-}
-
-/// Of a driver that stays, only how many volumes it takes may change.
-fn drivers_stay(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let path = Path::new("spec").child("drivers");
-    let fixed = |driver: &Value| {
-        let mut driver = driver.clone();
-        remove(&mut driver, "allocatable");
-        driver
-    };
-    for driver in list_at(new, &["spec", "drivers"]) {
-        let before = list_at(old, &["spec", "drivers"]).iter();
-        let mut before = before.filter(|d| str_at(d, &["name"]) == str_at(driver, &["name"]));
-        if let Some(before) = before.next() {
-            meta::immutable(&fixed(driver), &fixed(before), &path, errors);
-        }
+        none(KIND.0, KIND.1, KIND.2, &class(json!([zone])));
+        let mut new = class(json!([{}]));
+        new["allowVolumeExpansion"] = json!(true);
+        assert_eq!(
+            update_faults(KIND.0, KIND.1, KIND.2, &new, &class(json!([{}]))),
+            ""
+        );
+        new["provisioner"] = json!("a.io/c");
+        let wanted = "provisioner: Invalid value: \"a.io/c\": field is immutable";
+        assert_eq!(
+            update_faults(KIND.0, KIND.1, KIND.2, &new, &class(json!([{}]))),
+            wanted
+        );
     }
 }

@@ -13,6 +13,42 @@ use super::json::{at, int_at, list_at, str_at};
 /// Bytes of the name of a file system.
 const MAX_FS_TYPE: usize = 63;
 
+pub(super) mod legacy;
+
+/// The sources of volumes in the order in which they are looked at: the first one counts.
+const SOURCES: [&str; 30] = [
+    "emptyDir",
+    "hostPath",
+    "gitRepo",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "secret",
+    "nfs",
+    "iscsi",
+    "glusterfs",
+    "flocker",
+    "persistentVolumeClaim",
+    "rbd",
+    "cinder",
+    "cephfs",
+    "quobyte",
+    "downwardAPI",
+    "fc",
+    "flexVolume",
+    "configMap",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "storageos",
+    "projected",
+    "scaleIO",
+    "csi",
+    "ephemeral",
+    "image",
+];
+
 const BACKSTEPS: &str = "must not contain '..'";
 
 /// Faults of the volumes of a pod spec.
@@ -40,17 +76,17 @@ pub(super) fn all(spec: &Value, path: &Path, errors: &mut ErrorList) {
 
 fn source(volume: &Value, path: &Path, errors: &mut ErrorList) {
     let mut given = 0;
-    for (kind, source) in volume.as_object().into_iter().flatten() {
-        if kind == "name" || source.is_null() {
+    for kind in SOURCES {
+        let source = at(volume, &[kind]);
+        if source.is_null() {
             continue;
         }
         given += 1;
-        let path = path.child(kind);
         if given > 1 {
             let why = "may not specify more than 1 volume type";
-            errors.push(FieldError::forbidden(&path, why));
+            errors.push(FieldError::forbidden(&path.child(kind), why));
         } else {
-            of_kind(kind, source, &path, errors);
+            of_kind(kind, source, &path.child(legacy::field(kind)), errors);
         }
     }
     if given == 0 {
@@ -120,7 +156,7 @@ fn of_kind(kind: &str, source: &Value, path: &Path, errors: &mut ErrorList) {
                 );
             }
         }
-        _ => {}
+        kind => legacy::validate(kind, source, path, errors),
     }
 }
 
@@ -353,9 +389,6 @@ fn projected(source: &Value, path: &Path, errors: &mut ErrorList) {
                 "serviceAccountToken" => token(value, &path, errors),
                 _ => {}
             }
-        }
-        if given == 0 {
-            errors.push(FieldError::required(&path, "must specify a volume type"));
         }
     }
 }

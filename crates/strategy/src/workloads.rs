@@ -4,34 +4,33 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::{Value, json};
 
-use super::containers::{choice, not_negative, optional_choice, required};
+use super::containers::{choice, not_negative, optional_choice};
 use super::json::{
-    at, at_mut, default, default_unset, has, int_at, is_empty, keep, list_at, list_mut, object_mut,
-    same, set, str_at,
+    at, at_mut, default, default_unset, has, int_at, is_empty, object_mut, set, str_at,
 };
 use super::{
-    Generic, KindInfo, Propagation, Strategy, claims, meta, pod_defaults, pod_spec, pods,
-    selectors, storage,
+    Generic, KindInfo, Propagation, Strategy, meta, pod_defaults, pod_spec, pods, selectors,
 };
 
+mod autoscalers;
 mod cron_jobs;
 mod jobs;
+mod revisions;
+mod stateful_sets;
+mod status;
 
 pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
     match &*info.kind {
         "Deployment" => Box::new(Deployment(info)),
         "ReplicaSet" => Box::new(ReplicaSet(info)),
-        "StatefulSet" => Box::new(StatefulSet(info)),
+        "StatefulSet" => Box::new(stateful_sets::StatefulSet(info)),
         "DaemonSet" => Box::new(DaemonSet(info)),
-        "ControllerRevision" => Box::new(storage::Fixed {
-            info,
-            paths: &[&["data"]],
-        }),
+        "ControllerRevision" => Box::new(revisions::ControllerRevision(info)),
         "ReplicationController" => Box::new(ReplicationController(info)),
         "PodTemplate" => Box::new(PodTemplate(info)),
         "Job" => Box::new(jobs::Job(info)),
         "CronJob" => Box::new(cron_jobs::CronJob(info)),
-        "HorizontalPodAutoscaler" => Box::new(Autoscaler(info)),
+        "HorizontalPodAutoscaler" => Box::new(autoscalers::Autoscaler(info)),
         "PodDisruptionBudget" => Box::new(DisruptionBudget(info)),
         _ => Box::new(Generic::new(info)),
     }
@@ -96,7 +95,12 @@ fn controller(obj: &Value, noun: &str, errors: &mut ErrorList) {
         mismatch(labels, &at_template, errors);
     }
     pod_spec::validate_template(template, &at_template, errors);
-    runs_for_ever(template, &at_template, errors);
+    let owner = match noun {
+        "statefulset" => "StatefulSet",
+        "daemonset" => "DaemonSet",
+        _ => "ReplicaSet",
+    };
+    runs_for_ever(template, owner, &at_template, errors);
 }
 
 fn mismatch(labels: &Value, at_template: &Path, errors: &mut ErrorList) {
@@ -114,7 +118,7 @@ fn mismatch(labels: &Value, at_template: &Path, errors: &mut ErrorList) {
 }
 
 /// Controllers that keep pods running allow only pods that restart.
-fn runs_for_ever(template: &Value, path: &Path, errors: &mut ErrorList) {
+fn runs_for_ever(template: &Value, owner: &str, path: &Path, errors: &mut ErrorList) {
     let policy = str_at(template, &["spec", "restartPolicy"]);
     let path = path.child("spec");
     if policy != "Always" {
@@ -125,7 +129,7 @@ fn runs_for_ever(template: &Value, path: &Path, errors: &mut ErrorList) {
         ));
     }
     if has(template, &["spec", "activeDeadlineSeconds"]) {
-        let why = "activeDeadlineSeconds in ReplicaSet is not Supported";
+        let why = format!("activeDeadlineSeconds in {owner} is not Supported");
         errors.push(FieldError::forbidden(
             &path.child("activeDeadlineSeconds"),
             why,
@@ -183,6 +187,12 @@ impl Strategy for Deployment {
         let mut errors = meta::validate_update(&self.0, new, old);
         deployment(new, &mut errors);
         meta::immutable_at(new, old, &["spec", "selector"], &mut errors);
+        errors
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        status::deployment(new, old, &mut errors);
         errors
     }
 
@@ -263,6 +273,12 @@ impl Strategy for ReplicaSet {
         errors
     }
 
+    fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        status::replica_set(new, &mut errors);
+        errors
+    }
+
     fn field_names(&self) -> &'static [&'static str] {
         &["status.replicas"]
     }
@@ -326,6 +342,12 @@ impl Strategy for ReplicationController {
         errors
     }
 
+    fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        status::replica_set(new, &mut errors);
+        errors
+    }
+
     fn field_names(&self) -> &'static [&'static str] {
         &["status.replicas"]
     }
@@ -367,7 +389,7 @@ fn replication_controller(obj: &Value, errors: &mut ErrorList) {
         mismatch(labels, &path, errors);
     }
     pod_spec::validate_template(template, &path, errors);
-    runs_for_ever(template, &path, errors);
+    runs_for_ever(template, "ReplicationController", &path, errors);
 }
 
 struct PodTemplate(KindInfo);
@@ -393,142 +415,6 @@ impl Strategy for PodTemplate {
         let mut errors = meta::validate_update(&self.0, new, old);
         pod_spec::validate_template(at(new, &["template"]), &Path::new("template"), &mut errors);
         errors
-    }
-}
-
-struct StatefulSet(KindInfo);
-
-impl Strategy for StatefulSet {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn default(&self, obj: &mut Value) {
-        template(obj);
-        let Some(spec) = at_mut(obj, &["spec"]) else {
-            return;
-        };
-        default(spec, "podManagementPolicy", "OrderedReady");
-        default_unset(spec, "replicas", 1);
-        default_unset(spec, "revisionHistoryLimit", 10);
-        default_unset(spec, "updateStrategy", json!({}));
-        if let Some(strategy) = at_mut(spec, &["updateStrategy"]) {
-            default(strategy, "type", "RollingUpdate");
-            if str_at(strategy, &["type"]) == "RollingUpdate" {
-                default_unset(strategy, "rollingUpdate", json!({}));
-                if let Some(rolling) = at_mut(strategy, &["rollingUpdate"]) {
-                    default_unset(rolling, "partition", 0);
-                    default_unset(rolling, "maxUnavailable", 1);
-                }
-            }
-        }
-        default_unset(spec, "persistentVolumeClaimRetentionPolicy", json!({}));
-        if let Some(policy) = at_mut(spec, &["persistentVolumeClaimRetentionPolicy"]) {
-            default(policy, "whenDeleted", "Retain");
-            default(policy, "whenScaled", "Retain");
-        }
-        for claim in list_mut(spec, &["volumeClaimTemplates"]) {
-            set(claim, "apiVersion", "v1");
-            set(claim, "kind", "PersistentVolumeClaim");
-            claims::claim_defaults(claim);
-        }
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        stateful_set(obj, &mut errors);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        const CHANGEABLE: [&str; 7] = [
-            "replicas",
-            "ordinals",
-            "template",
-            "updateStrategy",
-            "revisionHistoryLimit",
-            "persistentVolumeClaimRetentionPolicy",
-            "minReadySeconds",
-        ];
-        let mut errors = meta::validate_update(&self.0, new, old);
-        stateful_set(new, &mut errors);
-        let mut rest = at(new, &["spec"]).clone();
-        for key in CHANGEABLE {
-            keep(&mut rest, at(old, &["spec"]), key);
-        }
-        if !same(&rest, at(old, &["spec"])) {
-            let why = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
-            errors.push(FieldError::forbidden(&Path::new("spec"), why));
-        }
-        errors
-    }
-
-    fn warnings(&self, obj: &Value) -> Vec<String> {
-        template_warnings(obj)
-    }
-}
-
-/// A stateful set whose template has the volumes that its pods will have: one more for each claim template.
-fn with_claims_as_volumes(obj: &Value) -> Value {
-    let mut obj = obj.clone();
-    let claims = list_at(at(&obj, &["spec"]), &["volumeClaimTemplates"]).to_vec();
-    let Some(pod) = obj
-        .pointer_mut("/spec/template/spec")
-        .and_then(Value::as_object_mut)
-    else {
-        return obj;
-    };
-    let volumes = pod.entry("volumes").or_insert_with(|| json!([]));
-    if volumes.is_null() {
-        *volumes = json!([]);
-    }
-    let Some(volumes) = volumes.as_array_mut() else {
-        return obj;
-    };
-    for claim in &claims {
-        let name = str_at(claim, &["metadata", "name"]);
-        if !name.is_empty() && !volumes.iter().any(|v| str_at(v, &["name"]) == name) {
-            volumes.push(json!({"name": name, "persistentVolumeClaim": {"claimName": name}}));
-        }
-    }
-    obj
-}
-
-fn stateful_set(obj: &Value, errors: &mut ErrorList) {
-    controller(&with_claims_as_volumes(obj), "statefulset", errors);
-    let path = Path::new("spec");
-    let spec = at(obj, &["spec"]);
-    choice(
-        spec,
-        "podManagementPolicy",
-        &["OrderedReady", "Parallel"],
-        &path,
-        errors,
-    );
-    let path = path.child("updateStrategy");
-    let strategy = at(spec, &["updateStrategy"]);
-    choice(
-        strategy,
-        "type",
-        &["OnDelete", "RollingUpdate"],
-        &path,
-        errors,
-    );
-    let rolling = at(strategy, &["rollingUpdate"]);
-    let path = path.child("rollingUpdate");
-    if str_at(strategy, &["type"]) == "OnDelete" && !rolling.is_null() {
-        let fault = "only allowed for updateStrategy 'RollingUpdate'";
-        errors.push(FieldError::invalid(&path, rolling.clone(), fault));
-    } else {
-        not_negative(rolling, "partition", &path, errors);
-        count_or_percent(rolling, "maxUnavailable", &path, errors);
-        if is_zero(at(rolling, &["maxUnavailable"])) && has(rolling, &["maxUnavailable"]) {
-            let (path, value) = (
-                path.child("maxUnavailable"),
-                rolling["maxUnavailable"].clone(),
-            );
-            errors.push(FieldError::invalid(&path, value, "cannot be 0"));
-        }
     }
 }
 
@@ -571,6 +457,12 @@ impl Strategy for DaemonSet {
         errors
     }
 
+    fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        status::daemon_set(new, old, &mut errors);
+        errors
+    }
+
     fn warnings(&self, obj: &Value) -> Vec<String> {
         template_warnings(obj)
     }
@@ -606,69 +498,6 @@ fn daemon_set(obj: &Value, errors: &mut ErrorList) {
     }
 }
 
-struct Autoscaler(KindInfo);
-
-impl Strategy for Autoscaler {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn default(&self, obj: &mut Value) {
-        let Some(spec) = at_mut(obj, &["spec"]) else {
-            return;
-        };
-        default_unset(spec, "minReplicas", 1);
-        if self.0.version != "v1" && list_at(spec, &["metrics"]).is_empty() {
-            let cpu = json!({"type": "Resource", "resource": {"name": "cpu",
-                "target": {"type": "Utilization", "averageUtilization": 80}}});
-            set(spec, "metrics", json!([cpu]));
-        }
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        autoscaler(obj, &mut errors);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        autoscaler(new, &mut errors);
-        errors
-    }
-}
-
-fn autoscaler(obj: &Value, errors: &mut ErrorList) {
-    let path = Path::new("spec");
-    let spec = at(obj, &["spec"]);
-    let least = int_at(spec, &["minReplicas"]).unwrap_or(1);
-    let most = int_at(spec, &["maxReplicas"]).unwrap_or(0);
-    if least < 1 {
-        let fault = "must be greater than or equal to 1";
-        errors.push(FieldError::invalid(
-            &path.child("minReplicas"),
-            least,
-            fault,
-        ));
-    }
-    let at_most = path.child("maxReplicas");
-    if most < 1 {
-        errors.push(FieldError::invalid(
-            &at_most,
-            most,
-            "must be greater than 0",
-        ));
-    }
-    if most < least {
-        let fault = "must be greater than or equal to `minReplicas`";
-        errors.push(FieldError::invalid(&at_most, most, fault));
-    }
-    for key in ["kind", "name"] {
-        let target = at(spec, &["scaleTargetRef"]);
-        required(target, key, &path.child("scaleTargetRef"), errors);
-    }
-}
-
 struct DisruptionBudget(KindInfo);
 
 impl Strategy for DisruptionBudget {
@@ -686,10 +515,6 @@ impl Strategy for DisruptionBudget {
         let mut errors = meta::validate_update(&self.0, new, old);
         budget(new, &mut errors);
         errors
-    }
-
-    fn allow_unconditional_update(&self) -> bool {
-        false
     }
 }
 

@@ -48,6 +48,8 @@ struct RawResource<'a> {
     deprecated: Option<&'a str>,
     #[serde(borrow)]
     removed: Option<&'a str>,
+    #[serde(borrow)]
+    replacement: Option<&'a str>,
 }
 
 #[derive(Deserialize)]
@@ -96,6 +98,8 @@ struct RawField<'a> {
     ty: &'a str,
     #[serde(default)]
     required: bool,
+    #[serde(default)]
+    written: bool,
     #[serde(default)]
     nullable: bool,
     #[serde(default)]
@@ -181,6 +185,7 @@ pub(super) fn load() -> KindTable {
             introduced: r.introduced,
             deprecated: r.deprecated,
             removed: r.removed,
+            replacement: r.replacement,
         })
         .collect();
     let kinds = raw
@@ -248,6 +253,7 @@ fn field(raw: RawField<'static>, ids: &HashMap<&'static str, TypeId>) -> Field {
         name: Text::Static(raw.name),
         ty: field_type(raw.ty, ids),
         required: raw.required,
+        written: raw.written,
         nullable: raw.nullable,
         inline: raw.inline,
         proto: raw.proto,

@@ -235,10 +235,10 @@ impl Parser {
                 }
                 Ok(values)
             }
-            // The empty set is refused later, by the requirement.
+            // nothing between the brackets is the empty word
             Token::Close => {
                 self.next(true);
-                Ok(Vec::new())
+                Ok(vec![String::new()])
             }
             _ => Err(format!("found '{text}', expected: ',', ')' or identifier")),
         }

@@ -221,6 +221,7 @@ fn served(definition: &Arc<Definition>, names: &Names<'_>, object: &Value, index
         introduced: None,
         deprecated: None,
         removed: None,
+        replacement: None,
     };
     Served {
         row,

@@ -231,8 +231,8 @@ impl ListQuery {
                 }
             }
             if self.continue_token.is_some() {
-                // upstream ignores paging options of a watch
-                self.continue_token = None;
+                let why = "resourceVersionMatch is forbidden when continue is provided";
+                faults.push(forbid(&match_path, why));
             }
         } else {
             if self.send_initial_events.is_some() {

@@ -73,13 +73,21 @@ pub(crate) async fn patch(
     .dry_run(options.dry_run);
     let (code, value) = match kind {
         PatchKind::Patch(kind) => {
-            let patch = Patch::parse(kind, &bytes).map_err(|error| error.status())?;
+            let subresource = &context.info.subresource;
+            let patch = match Patch::parse(kind, &bytes) {
+                Ok(patch) => patch,
+                Err(error) => {
+                    // of an object that is not there nothing else is said
+                    let mut refuse = |_: &Value| Err(error.status());
+                    writer.update(name, subresource, &mut refuse).await?;
+                    return Err(error.status());
+                }
+            };
             if let Ok(sent) = decode::parse(&bytes, Encoding::Json) {
                 audit::request_object(&sent);
             }
             let mut transform =
                 |current: &Value| patched(context, resource, options.validation, &patch, current);
-            let subresource = &context.info.subresource;
             let updated = writer.update(name, subresource, &mut transform).await?;
             (StatusCode::OK, updated.value)
         }
@@ -187,14 +195,15 @@ async fn apply(
         if object::name(configuration).is_empty() {
             return Err(undeterminable(&info.name));
         }
-        let new = merged(None)?;
-        if !object::uid(configuration).is_empty() {
-            return Err(Status::uid_precondition(
-                resource.qualified(),
-                &info.name,
-                object::uid(configuration),
-                "",
-            ));
+        let mut new = merged(None)?;
+        // what is not there has no version to differ from
+        object::remove_meta(&mut new, &["resourceVersion"]);
+        let uid = object::uid(configuration);
+        if !uid.is_empty() {
+            let why = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(Status::conflict(resource.qualified(), &info.name, why));
         }
         check_namespace(
             resource.row.namespaced,
@@ -266,13 +275,22 @@ fn received(
         _ => judge_strictness(context, &expected, validation, &decoded.strict)?,
     }
     let mut value = decoded.object;
+    if object::name(&value).is_empty() {
+        return Err(undeterminable(name));
+    }
     check_name(name, &mut value)?;
     check_namespace(
         resource.row.namespaced,
         context.namespace(),
         object::namespace(&value),
     )?;
-    check_type(&expected, &value)?;
+    // a strategic merge patch is merged into an object that has no kind
+    let keeps_kind = matches!(patch, Some(Patch::Strategic(_)));
+    match &invalid {
+        _ if keeps_kind => {}
+        Some(invalid) => check_type(&expected, &value, |why| invalid.status(&why))?,
+        None => check_type(&expected, &value, Status::bad_request)?,
+    }
     object::set_type(&mut value, &expected.api_version(), expected.kind);
     if patch.is_some() {
         shape.default(&mut value);
@@ -283,7 +301,11 @@ fn received(
 }
 
 /// The result of a patch is still of the kind.
-fn check_type(expected: &Expected<'_>, value: &Value) -> Result<(), Status> {
+fn check_type(
+    expected: &Expected<'_>,
+    value: &Value,
+    refuse: impl Fn(String) -> Status,
+) -> Result<(), Status> {
     let api_version = expected.api_version();
     let given = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
     let (version, kind) = (given("apiVersion"), given("kind"));
@@ -299,7 +321,7 @@ fn check_type(expected: &Expected<'_>, value: &Value) -> Result<(), Status> {
         return Err(expected.wrong_type(kind, version, object::name(value)));
     }
     if other_kind || other_version {
-        return Err(Status::bad_request(format!(
+        return Err(refuse(format!(
             "the API version in the data ({version}) does not match the expected API version ({api_version})"
         )));
     }

@@ -39,8 +39,7 @@ pub(super) async fn handle(
     let bytes = read_body(request.into_body()).await?;
     let mut eviction = decode_body(context, &bytes, format, &expected, options.validation)?;
     let name = context.info.name.as_str();
-    let named = object::name(&eviction);
-    if !named.is_empty() && named != name {
+    if object::name(&eviction) != name {
         return Err(Status::bad_request(
             "name in URL does not match name in Eviction object",
         ));

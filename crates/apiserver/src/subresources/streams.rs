@@ -13,7 +13,6 @@ use serde_json::Value;
 
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::{Context, HandlerResult};
-use crate::handlers::not_allowed_on;
 use crate::proxy::{Forward, node_backend, uri};
 use crate::query::{Query, encode};
 use crate::server::ApiServer;
@@ -42,7 +41,7 @@ pub(super) async fn handle(
 ) -> HandlerResult {
     let get = context.method == Method::GET;
     if !get && (name == "log" || context.method != Method::POST) {
-        return Err(not_allowed_on(PODS, &context.info.verb));
+        return Err(Status::method_not_allowed());
     }
     let pod_name = context.info.name.as_str();
     let pod = server

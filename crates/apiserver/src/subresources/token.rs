@@ -171,11 +171,14 @@ async fn bound_claims(
     };
     let text = |key: &str| bound[key].as_str().unwrap_or_default();
     let (kind, name, uid) = (text("kind"), text("name"), text("uid"));
-    let (plural, place) = match (text("apiVersion"), kind) {
-        ("v1" | "", "Pod") => ("pods", namespace),
-        ("v1" | "", "Secret") => ("secrets", namespace),
-        ("v1" | "", "Node") => ("nodes", ""),
-        (version, kind) => {
+    let version = text("apiVersion");
+    // any version of the core group names the same kinds
+    let (group, _) = davit_api::kinds::split_api_version(version);
+    let (plural, place) = match (group, kind) {
+        ("", "Pod") => ("pods", namespace),
+        ("", "Secret") => ("secrets", namespace),
+        ("", "Node") => ("nodes", ""),
+        (_, kind) => {
             return Err(Status::bad_request(format!(
                 "cannot bind token to object of type {version}, Kind={kind}"
             )));

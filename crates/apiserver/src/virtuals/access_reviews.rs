@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use davit_api::access_review::{
+    Requirement, has_metadata, ignored, no_subject, selector, spec_faults,
+};
 use davit_api::field::{FieldError, Path};
 use davit_api::status::{Qualified, Status};
 use serde_json::{Value, json};
@@ -18,20 +21,10 @@ const GROUP: &str = "authorization.k8s.io";
 pub(super) async fn subject(server: &ApiServer, review: &Value) -> Result<Value, Status> {
     let spec = &review["spec"];
     let user = subject_of(spec);
-    if user.name.is_empty() && user.groups.is_empty() {
-        let why = "at least one of user or group must be specified";
-        let faults = [FieldError::invalid(
-            &Path::new("spec").child("user"),
-            "",
-            why,
-        )];
-        return Err(Status::invalid(
-            Qualified::new(GROUP, "SubjectAccessReview"),
-            "",
-            &faults,
-        ));
-    }
-    decide(server, &user, spec, "SubjectAccessReview").await
+    let mut faults = spec_faults(spec);
+    faults.extend(no_subject(spec));
+    faults.extend(has_metadata(review, &[], "must be empty"));
+    decide(server, &user, spec, &faults).await
 }
 
 /// `LocalSubjectAccessReview`: the same within one namespace.
@@ -40,21 +33,26 @@ pub(super) async fn local(
     namespace: &str,
     review: &Value,
 ) -> Result<Value, Status> {
-    let asked = review
-        .pointer("/spec/resourceAttributes/namespace")
-        .and_then(Value::as_str);
-    if asked != Some(namespace) {
-        return Err(Status::bad_request(format!(
-            "spec.resourceAttributes.namespace must match namespace: {namespace}"
-        )));
+    let spec = &review["spec"];
+    let user = subject_of(spec);
+    let mut faults = spec_faults(spec);
+    faults.extend(no_subject(spec));
+    let rest = "must be empty except for namespace";
+    faults.extend(has_metadata(review, &["namespace"], rest));
+    let path = Path::new("spec").child("resourceAttributes");
+    let attributes = &spec["resourceAttributes"];
+    let asked = attributes["namespace"].as_str().unwrap_or_default();
+    if attributes.is_object() && asked != namespace {
+        let why = "must match metadata.namespace";
+        faults.push(FieldError::invalid(&path.child("namespace"), asked, why));
     }
-    decide(
-        server,
-        &subject_of(&review["spec"]),
-        &review["spec"],
-        "LocalSubjectAccessReview",
-    )
-    .await
+    if spec["nonResourceAttributes"].is_object() {
+        let path = Path::new("spec").child("nonResourceAttributes");
+        let why = "disallowed on this kind of request";
+        let given = spec["nonResourceAttributes"].clone();
+        faults.push(FieldError::invalid(&path, given, why));
+    }
+    decide(server, &user, spec, &faults).await
 }
 
 /// `SelfSubjectAccessReview`: the user is the caller.
@@ -63,7 +61,10 @@ pub(super) async fn own(
     user: &UserInfo,
     review: &Value,
 ) -> Result<Value, Status> {
-    decide(server, user, &review["spec"], "SelfSubjectAccessReview").await
+    let spec = &review["spec"];
+    let mut faults = spec_faults(spec);
+    faults.extend(has_metadata(review, &[], "must be empty"));
+    decide(server, user, spec, &faults).await
 }
 
 fn subject_of(spec: &Value) -> UserInfo {
@@ -90,41 +91,29 @@ async fn decide(
     server: &ApiServer,
     user: &UserInfo,
     spec: &Value,
-    kind: &str,
+    faults: &[FieldError],
 ) -> Result<Value, Status> {
-    let request = match (
-        spec["resourceAttributes"].is_object(),
-        spec["nonResourceAttributes"].is_object(),
-    ) {
-        (true, false) => resource_request(&spec["resourceAttributes"]),
-        (false, true) => path_request(&spec["nonResourceAttributes"]),
-        (both, _) => {
-            let path = Path::new("spec").child("resourceAttributes");
-            let why = if both {
-                "cannot be specified in combination with nonResourceAttributes"
-            } else {
-                "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-            };
-            let fault = FieldError::invalid(&path, Value::Null, why);
-            return Err(Status::invalid(Qualified::new(GROUP, kind), "", &[fault]));
-        }
+    if !faults.is_empty() {
+        // upstream names no kind here
+        return Err(Status::invalid(Qualified::new(GROUP, ""), "", faults));
+    }
+    let attributes = &spec["resourceAttributes"];
+    let request = match attributes.is_object() {
+        true => resource_request(attributes),
+        false => path_request(&spec["nonResourceAttributes"]),
     };
-    Ok(
-        match server
-            .authorizer()
-            .decide(&Attributes {
-                user,
-                request: &request,
-            })
-            .await
-        {
-            Decision::Allow(reason) => with_reason(json!({ "allowed": true }), &reason),
-            Decision::Deny(reason) => {
-                with_reason(json!({ "allowed": false, "denied": true }), &reason)
-            }
-            Decision::NoOpinion(reason) => with_reason(json!({ "allowed": false }), &reason),
-        },
-    )
+    let authorizer = server.authorizer();
+    let request = &request;
+    let mut status = match authorizer.decide(&Attributes { user, request }).await {
+        Decision::Allow(reason) => with_reason(json!({ "allowed": true }), &reason),
+        Decision::Deny(reason) => with_reason(json!({ "allowed": false, "denied": true }), &reason),
+        Decision::NoOpinion(reason) => with_reason(json!({ "allowed": false }), &reason),
+    };
+    let ignored = ignored(attributes);
+    if !ignored.is_empty() {
+        status["evaluationError"] = json!(ignored);
+    }
+    Ok(status)
 }
 
 fn with_reason(mut status: Value, reason: &str) -> Value {
@@ -145,64 +134,10 @@ fn resource_request(attributes: &Value) -> RequestInfo {
         resource: text("resource"),
         subresource: text("subresource"),
         name: text("name"),
-        field_selector: selector(&attributes["fieldSelector"], Requirement::Field),
-        label_selector: selector(&attributes["labelSelector"], Requirement::Label),
+        field_selector: selector(attributes, Requirement::Field),
+        label_selector: selector(attributes, Requirement::Label),
         ..RequestInfo::default()
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Requirement {
-    Field,
-    Label,
-}
-
-/// Whether a text stands in a selector for itself, and cannot be read as several.
-fn is_plain(text: &str, kind: Requirement) -> bool {
-    let plain = |c: char| match kind {
-        Requirement::Label => c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/'),
-        Requirement::Field => {
-            !c.is_control() && !c.is_whitespace() && !matches!(c, '\\' | ',' | '=' | '!')
-        }
-    };
-    text.chars().all(plain)
-}
-
-/// The selector of an access review as a list request would carry it. What cannot be said in it, or what would say
-/// something else there, is left out: fewer conditions never allow more.
-fn selector(given: &Value, kind: Requirement) -> String {
-    if let Some(raw) = given["rawSelector"].as_str().filter(|raw| !raw.is_empty()) {
-        return raw.to_owned();
-    }
-    let requirements = given["requirements"].as_array().into_iter().flatten();
-    let terms = requirements.filter_map(|requirement| {
-        let key = requirement["key"].as_str()?;
-        let values: Vec<&str> = requirement["values"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .collect();
-        let operator = requirement["operator"].as_str()?;
-        let words = [key].into_iter().chain(values.iter().copied());
-        if key.is_empty() || !words.into_iter().all(|word| is_plain(word, kind)) {
-            return None;
-        }
-        match (operator, values.as_slice(), kind) {
-            ("In", [value], _) => Some(format!("{key}={value}")),
-            ("NotIn", [value], _) => Some(format!("{key}!={value}")),
-            ("In", several, Requirement::Label) => {
-                Some(format!("{key} in ({})", several.join(",")))
-            }
-            ("NotIn", several, Requirement::Label) => {
-                Some(format!("{key} notin ({})", several.join(",")))
-            }
-            ("Exists", _, Requirement::Label) => Some(key.to_owned()),
-            ("DoesNotExist", _, Requirement::Label) => Some(format!("!{key}")),
-            _ => None,
-        }
-    });
-    terms.collect::<Vec<_>>().join(",")
 }
 
 fn path_request(attributes: &Value) -> RequestInfo {
@@ -241,30 +176,4 @@ pub(super) async fn rules(
         status["evaluationError"] = json!(found.faults.join(", "));
     }
     Ok(status)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A requirement about one field said something about another.
-    #[test]
-    fn a_requirement_is_one_condition() {
-        let of = |key: &str, value: &str| {
-            let given =
-                json!({"requirements": [{"key": key, "operator": "In", "values": [value]}]});
-            [Requirement::Field, Requirement::Label].map(|kind| selector(&given, kind))
-        };
-        assert_eq!(of("spec.nodeName", "n1"), ["spec.nodeName=n1"; 2]);
-        for (key, value) in [
-            ("metadata.name", "a,spec.nodeName=n1"),
-            ("metadata.name=a,spec.nodeName", "n1"),
-            ("!x", "n1"),
-            ("a", "b\\"),
-            ("", "a"),
-            ("a", "b c"),
-        ] {
-            assert_eq!(of(key, value), ["", ""], "{key} {value}");
-        }
-    }
 }

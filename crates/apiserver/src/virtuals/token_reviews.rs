@@ -1,7 +1,6 @@
 //! `TokenReview`: who a token stands for.
 
-use davit_api::field::{FieldError, Path};
-use davit_api::status::{Qualified, Status};
+use davit_api::status::Status;
 use serde_json::{Value, json};
 
 use crate::server::ApiServer;
@@ -12,9 +11,8 @@ pub(super) async fn token(server: &ApiServer, review: &Value) -> Result<Value, S
         .and_then(Value::as_str)
         .unwrap_or_default();
     if token.is_empty() {
-        let fault = FieldError::required(&Path::new("spec").child("token"), "");
-        let kind = Qualified::new("authentication.k8s.io", "TokenReview");
-        return Err(Status::invalid(kind, "", &[fault]));
+        let why = "token is required for TokenReview in authentication";
+        return Err(Status::bad_request(why));
     }
     let asked: Vec<String> = review
         .pointer("/spec/audiences")

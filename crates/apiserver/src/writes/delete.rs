@@ -206,15 +206,20 @@ impl Writer<'_> {
         if let Some(wanted) = &wanted.uid
             && wanted != uid
         {
-            return Err(Status::uid_precondition(resource, name, wanted, uid));
+            return Err(match self.has_own_deletion() {
+                true => Status::uid_precondition(resource, name, wanted, uid),
+                false => Status::other_uid(self.resource.qualified_kind(), name, wanted, uid),
+            });
         }
         let version = old.revision.to_string();
         if let Some(wanted) = &wanted.resource_version
             && *wanted != version
         {
-            return Err(Status::version_precondition(
-                resource, name, wanted, &version,
-            ));
+            let kind = self.resource.qualified_kind();
+            return Err(match self.has_own_deletion() {
+                true => Status::version_precondition(resource, name, wanted, &version),
+                false => Status::other_version(kind, name, wanted, &version),
+            });
         }
         Ok(())
     }
@@ -249,8 +254,7 @@ impl Writer<'_> {
         match graceful {
             None if held => {
                 if !object::is_deleting(old) {
-                    mark(&mut new, 0, &object::now());
-                    self.mark_phase(&mut new);
+                    self.mark_held(&mut new);
                 }
                 if new == *old {
                     Step::Pending
@@ -264,10 +268,24 @@ impl Writer<'_> {
         }
     }
 
-    /// A namespace shows in its phase that it is going.
-    fn mark_phase(&self, new: &mut Value) {
+    /// Namespaces and definitions of kinds are not deleted as everything else is: they have no grace
+    /// period, and preconditions are compared by others.
+    fn has_own_deletion(&self) -> bool {
         let row = &self.resource.row;
-        if row.group.is_empty() && row.plural == "namespaces" {
+        matches!(
+            (row.group, row.plural),
+            ("", "namespaces") | ("apiextensions.k8s.io", "customresourcedefinitions")
+        )
+    }
+
+    /// Marks an object without grace that something holds. A namespace shows in its phase that it is going.
+    fn mark_held(&self, new: &mut Value) {
+        if !self.has_own_deletion() {
+            mark(new, 0, &object::now());
+            return;
+        }
+        object::set_meta(new, "deletionTimestamp", json!(object::now()));
+        if self.resource.row.plural == "namespaces" {
             if !new["status"].is_object() {
                 new["status"] = json!({});
             }
@@ -278,16 +296,17 @@ impl Writer<'_> {
     fn grace(&self, old: &Value, options: &DeleteOptions) -> Grace {
         let strategy = &*self.resource.strategy;
         if object::is_deleting(old) {
-            let Some(held) = object::meta_int(old, "deletionGracePeriodSeconds") else {
+            if strategy.grace_period(old, None).is_none() {
                 return Grace::None;
-            };
+            }
+            let held = object::meta_int(old, "deletionGracePeriodSeconds").unwrap_or(0);
+            if held == 0 {
+                return Grace::None;
+            }
             let Some(asked) = options.grace_period_seconds else {
                 return Grace::Pending;
             };
             let asked = if asked < 0 { 1 } else { asked };
-            if strategy.grace_period(old, Some(asked)).is_none() {
-                return Grace::None;
-            }
             // a deletion can only come sooner
             if asked >= held {
                 return Grace::Pending;
@@ -322,19 +341,22 @@ impl Writer<'_> {
         before: &[String],
         options: &DeleteOptions,
     ) -> Vec<String> {
+        let default = self.resource.strategy.default_propagation();
+        if default == Propagation::Unsupported {
+            let mut finalizers = before.to_vec();
+            finalizers.retain(|name| !matches!(name.as_str(), ORPHAN | FOREGROUND));
+            return finalizers;
+        }
         let has = |name: &str| before.iter().any(|held| held == name);
         let (orphan, foreground) = match (options.policy, options.orphan_dependents) {
             (Some(policy), _) => (policy == Policy::Orphan, policy == Policy::Foreground),
-            (None, Some(orphan)) => (orphan, !orphan && has(FOREGROUND)),
+            (None, Some(orphan)) => (orphan, false),
             (None, None) if has(ORPHAN) => (true, false),
             (None, None) if has(FOREGROUND) => (false, true),
-            (None, None) => {
-                let default = self.resource.strategy.default_propagation();
-                (
-                    default == Propagation::Orphan && !object::is_deleting(old),
-                    false,
-                )
-            }
+            (None, None) => (
+                default == Propagation::Orphan && !object::is_deleting(old),
+                false,
+            ),
         };
         let mut finalizers: Vec<String> = before
             .iter()

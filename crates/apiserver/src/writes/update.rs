@@ -19,13 +19,12 @@ use crate::storage::{StorageError, Stored};
 pub(crate) type Transform<'a> = &'a mut (dyn FnMut(&Value) -> Result<Value, Status> + Send);
 
 /// Metadata only the server writes.
-const SYSTEM: [&str; 6] = [
+const SYSTEM: [&str; 5] = [
     "uid",
     "creationTimestamp",
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
     "generation",
-    "generateName",
 ];
 
 impl Writer<'_> {
@@ -142,7 +141,11 @@ impl Writer<'_> {
         old: &Stored,
         mut new: Value,
     ) -> Result<Value, Status> {
-        self.check_preconditions(name, old, &new)?;
+        self.check_preconditions(name, subresource, old, &new)?;
+        let immutable = match subresource {
+            "" => changed_metadata(&new, &old.value),
+            _ => Vec::new(),
+        };
         for key in SYSTEM {
             object::keep_meta(&mut new, &old.value, key);
         }
@@ -189,6 +192,7 @@ impl Writer<'_> {
                 strategy.validate_subresource_update(subresource, &new, &old.value)
             }
         };
+        found.splice(0..0, immutable);
         if facet.is_none() && asks {
             let attributes =
                 self.attributes(Operation::Update, subresource, name, Some(&old.value));
@@ -245,10 +249,19 @@ impl Writer<'_> {
         facet.put(&new, &is)
     }
 
-    fn check_preconditions(&self, name: &str, old: &Stored, new: &Value) -> Result<(), Status> {
+    fn check_preconditions(
+        &self,
+        name: &str,
+        subresource: &str,
+        old: &Stored,
+        new: &Value,
+    ) -> Result<(), Status> {
         let uid = object::uid(new);
         let held = object::uid(&old.value);
-        if !uid.is_empty() && uid != held {
+        // the uid in a patch is no precondition, but a change like any other; of a status, our own
+        // components know by a conflict that the object was replaced
+        let is_precondition = self.verb != "patch" || !subresource.is_empty();
+        if is_precondition && !uid.is_empty() && uid != held {
             return Err(Status::uid_precondition(
                 self.resource.qualified(),
                 name,
@@ -270,13 +283,8 @@ impl Writer<'_> {
     fn must_name_version(&self, name: &str) -> Status {
         let path = Path::new("metadata").child("resourceVersion");
         let fault = FieldError::invalid(&path, 0, "must be specified for an update");
-        let mut status = self.invalid(name, &[fault]);
-        // Kubernetes prints this number in hexadecimal
-        status.message = status.message.replace("value: 0:", "value: 0x0:");
-        for cause in &mut status.details_mut().causes {
-            cause.message = cause.message.replace("value: 0:", "value: 0x0:");
-        }
-        status
+        // the storage says this, which knows the resource by its name
+        Status::invalid(self.resource.qualified(), name, &[fault])
     }
 
     /// Whether nothing holds a deleted object any more.
@@ -306,6 +314,22 @@ impl Writer<'_> {
         addresses.released(self, &old.value).await;
         Ok(crate::storage::with_revision(last, revision))
     }
+}
+
+/// Faults of metadata that the writer sets to something else than what the server has set. What is not
+/// given, and times that the server has set, stay as they are.
+fn changed_metadata(new: &Value, old: &Value) -> Vec<FieldError> {
+    let meta = |object: &Value, key: &str| object["metadata"][key].clone();
+    let mut faults = Vec::new();
+    for key in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        let (wanted, held) = (meta(new, key), meta(old, key));
+        let stays = wanted.is_null() || wanted == "" || wanted == held;
+        if !stays && (key != "deletionTimestamp" || held.is_null()) {
+            let path = Path::new("metadata").child(key);
+            faults.push(FieldError::invalid(&path, wanted, "field is immutable"));
+        }
+    }
+    faults
 }
 
 /// A binding or a resize never ends an object's life.

@@ -65,11 +65,11 @@ async fn item_097_the_first_apply_creates() {
     assert_eq!(again, made);
     assert_eq!(c.get(&url).await.ok(200), made);
     // YAML is what kubectl sends
-    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: y\ndata:\n  a: one\n";
+    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: z\ndata:\n  a: one\n";
     let answer = c
         .request(
             "PATCH",
-            &format!("{CONFIG_MAPS}/y?fieldManager=m"),
+            &format!("{CONFIG_MAPS}/z?fieldManager=m"),
             &[("content-type", APPLY)],
             yaml,
         )
@@ -306,9 +306,21 @@ async fn item_105_an_empty_entry_clears_tracking() {
     let c = Cluster::new().await;
     let url = format!("{CONFIG_MAPS}/x");
     let body = config_map("x", &json!({"a": "1"}));
-    let mut made = apply(&c, &url, "fieldManager=m", &body).await.ok(201);
-    made["metadata"]["managedFields"] = json!([{}]);
-    let cleared = c.put(&url, &made).await.ok(200);
+    let made = apply(&c, &url, "fieldManager=m", &body).await.ok(201);
+    let mut reset = made;
+    for nobody in [json!([]), json!([{}])] {
+        reset["metadata"]["managedFields"] = nobody.clone();
+        let cleared = c.put(&url, &reset).await.ok(200);
+        assert!(cleared["metadata"]["managedFields"].is_null(), "{cleared}");
+        apply(&c, &url, "fieldManager=m", &body).await.ok(200);
+        let patch = json!({"metadata": {"managedFields": nobody}});
+        let cleared = c.patch(&url, "merge", &patch).await.ok(200);
+        assert!(cleared["metadata"]["managedFields"].is_null(), "{cleared}");
+        reset = apply(&c, &url, "fieldManager=m", &body).await.ok(200);
+        reset["metadata"]["resourceVersion"] = Value::Null;
+    }
+    let patch = json!({"metadata": {"managedFields": []}});
+    let cleared = c.patch(&url, "merge", &patch).await.ok(200);
     assert!(cleared["metadata"]["managedFields"].is_null(), "{cleared}");
     // untracked until somebody applies
     let patched = c
@@ -412,7 +424,7 @@ async fn apply_minds_versions_uids_and_dry_runs() {
     body["metadata"]["uid"] = json!("another");
     apply(&c, &url, "fieldManager=m", &body)
         .await
-        .error(409, "Conflict");
+        .error(422, "Invalid");
     // creating by apply needs the namespace
     let url = "/api/v1/namespaces/none/configmaps/x";
     let body = config_map("x", &json!({}));
@@ -531,4 +543,41 @@ async fn the_servers_own_writes_keep_the_owners() {
         bound["metadata"]["managedFields"],
         made["metadata"]["managedFields"]
     );
+}
+
+#[tokio::test]
+async fn the_words_of_yaml_1_1_are_booleans() {
+    let c = Cluster::new().await;
+    let url = |name: &str| format!("{CONFIG_MAPS}/{name}?fieldManager=m");
+    let send = async |name: &str, rest: &str| {
+        let text = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\n{rest}\n");
+        let headers = [("content-type", APPLY)];
+        c.request("PATCH", &url(name), &headers, text).await
+    };
+    let made = send("x", "immutable: yes").await.ok(201);
+    assert_eq!(made["immutable"], true);
+    assert_eq!(send("word", "data: {a: on}").await.code, 500);
+    let quoted = send("quoted", "data: {a: 'on'}").await.ok(201);
+    assert_eq!(quoted["data"]["a"], "on");
+    let several = send("several", "data: {a: b}\n---\nkind: Pod").await;
+    assert_eq!(several.ok(201)["data"]["a"], "b");
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_applied_whatever_version_it_had() {
+    let c = Cluster::new().await;
+    let url = format!("{CONFIG_MAPS}/x");
+    let mut body = config_map("x", &json!({"a": "1"}));
+    body["metadata"]["resourceVersion"] = json!("77");
+    apply(&c, &url, "fieldManager=m", &body).await.ok(201);
+    // an object that is there has its name already
+    let nameless = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "x"}, "data": {"b": "2"},
+    });
+    let applied = apply(&c, &url, "fieldManager=n", &nameless).await.ok(200);
+    assert_eq!(applied["data"], json!({"a": "1", "b": "2"}));
+    let missing = format!("{CONFIG_MAPS}/y");
+    apply(&c, &missing, "fieldManager=n", &nameless)
+        .await
+        .error(400, "BadRequest");
 }

@@ -110,6 +110,39 @@ async fn item_114_propagation_sets_the_collectors_finalizers() {
 }
 
 #[tokio::test]
+async fn a_later_deletion_decides_about_dependents_again() {
+    let c = Cluster::new().await;
+    let url = format!("{CONFIG_MAPS}/x");
+    c.config_map("x", &json!({})).await;
+    for (policy, finalizer) in [("Orphan", "orphan"), ("Foreground", "foregroundDeletion")] {
+        let options = json!({"propagationPolicy": policy});
+        let marked = c.delete(&url, &options).await.ok(200);
+        assert_eq!(marked["metadata"]["finalizers"], json!([finalizer]));
+    }
+    let gone = c
+        .delete(&url, &json!({"propagationPolicy": "Background"}))
+        .await
+        .ok(200);
+    assert_eq!(gone["kind"], "Status");
+    c.get(&url).await.error(404, "NotFound");
+}
+
+#[tokio::test]
+async fn events_have_no_dependents() {
+    let c = Cluster::new().await;
+    let events = "/api/v1/namespaces/default/events";
+    for policy in ["Orphan", "Foreground"] {
+        let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}});
+        c.post(events, &event).await.ok(201);
+        let url = format!("{events}/e");
+        let options = json!({"propagationPolicy": policy});
+        let gone = c.delete(&url, &options).await.ok(200);
+        assert_eq!(gone["status"], "Success", "{policy}");
+        c.get(&url).await.error(404, "NotFound");
+    }
+}
+
+#[tokio::test]
 async fn item_116_collections_are_deleted_by_selector() {
     let c = Cluster::new().await;
     for (name, on) in [("a", "yes"), ("b", "no"), ("c", "yes")] {
@@ -138,6 +171,8 @@ async fn item_117_a_namespace_goes_when_it_is_finalized() {
         .ok(201);
     let marked = c.delete("/api/v1/namespaces/n", &Value::Null).await.ok(200);
     assert_eq!(marked["status"]["phase"], "Terminating");
+    let grace = marked["metadata"].get("deletionGracePeriodSeconds");
+    assert_eq!(grace, None);
     let mut final_ = marked.clone();
     final_["spec"]["finalizers"] = json!([]);
     c.put("/api/v1/namespaces/n/finalize", &final_)

@@ -57,12 +57,12 @@ async fn items_140_141_146_what_a_pod_may_ask_for() {
 }
 
 #[tokio::test]
-async fn item_142_quotas_bound_requests_and_know_no_limits() {
+async fn item_142_quotas_bound_requests() {
     let c = Cluster::new().await;
     c.service_account().await;
     let quotas = "/api/v1/namespaces/default/resourcequotas";
     let quota = |name: &str| json!({"metadata": {"name": "q"}, "spec": {"hard": {name: "3"}}});
-    let refused = c.post(quotas, &quota("limits.example.com/foo")).await;
+    let refused = c.post(quotas, &quota("foo")).await;
     let refused = refused.error(422, "Invalid");
     let message = refused["message"].as_str().unwrap();
     assert!(

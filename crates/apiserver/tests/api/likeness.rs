@@ -332,3 +332,260 @@ async fn metrics_have_the_names_and_labels_that_dashboards_ask_for() {
     assert_eq!(version["gitCommit"], "c0ffee");
     assert_eq!(version["buildDate"], "2026-01-01T00:00:00Z");
 }
+
+#[tokio::test]
+async fn a_method_that_a_path_has_not_is_refused_in_a_status() {
+    let c = Cluster::new().await;
+    for (method, path) in [
+        ("POST", "/api"),
+        ("POST", "/version"),
+        ("PUT", "/apis/apps/v1"),
+        ("PUT", PODS),
+        ("DELETE", "/api/v1/namespaces"),
+        ("POST", "/api/v1/pods"),
+    ] {
+        let answer = c.request(method, path, &[], "{}").await;
+        let status = answer.error(405, "MethodNotAllowed");
+        let why = "the server does not allow this method on the requested resource";
+        assert_eq!(message(&status), why, "{method} {path}");
+        assert_eq!(status["details"], json!({}), "{method} {path}");
+    }
+    for (path, code) in [
+        ("/api", 405),
+        ("/version", 405),
+        (PODS, 405),
+        ("/metrics", 200),
+    ] {
+        let answer = c.request("HEAD", path, &[], "").await;
+        assert_eq!(answer.code, code, "{path}");
+    }
+}
+
+/// Fields without `omitempty` in Go, which typed clients rely on.
+#[tokio::test]
+async fn zeroes_that_go_writes_are_written() {
+    let c = Cluster::new().await;
+    let class = json!({"metadata": {"name": "none"}, "value": 0});
+    let made = c
+        .post("/apis/scheduling.k8s.io/v1/priorityclasses", &class)
+        .await
+        .ok(201);
+    assert_eq!(made["value"], 0);
+    let budget = json!({
+        "metadata": {"name": "b"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}},
+    });
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let made = c.post(budgets, &budget).await.ok(201);
+    let status = json!({
+        "disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0,
+    });
+    assert_eq!(made["status"], status);
+    let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}});
+    let made = c
+        .post("/api/v1/namespaces/default/events", &event)
+        .await
+        .ok(201);
+    for name in ["reportingComponent", "reportingInstance"] {
+        assert_eq!(made[name], "", "{name}");
+    }
+    let same = c
+        .get("/apis/events.k8s.io/v1/namespaces/default/events/e")
+        .await
+        .ok(200);
+    for name in ["reportingController", "reportingInstance"] {
+        assert_eq!(same.get(name), None, "{name}");
+    }
+    let job = json!({"metadata": {"name": "j"}, "spec": {"template": {"spec": {
+        "restartPolicy": "Never", "containers": [{"name": "c", "image": "busybox"}],
+    }}}});
+    let made = c
+        .post("/apis/batch/v1/namespaces/default/jobs", &job)
+        .await
+        .ok(201);
+    assert_eq!(made["spec"]["manualSelector"], false);
+    let scaler = json!({"metadata": {"name": "h"}, "spec": {
+        "maxReplicas": 2, "scaleTargetRef": {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"},
+    }});
+    let scalers = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
+    let made = c.post(scalers, &scaler).await.ok(201);
+    assert_eq!(
+        made["status"],
+        json!({"currentReplicas": 0, "desiredReplicas": 0})
+    );
+}
+
+/// A request of v1beta1 has its class beside the alternatives, and writes none as an empty one.
+#[tokio::test]
+async fn an_empty_class_in_v1beta1_is_none() {
+    let c = Cluster::new().await;
+    let claims =
+        |version| format!("/apis/resource.k8s.io/{version}/namespaces/default/resourceclaims");
+    let claim = json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [
+        {"name": "r", "firstAvailable": [{"name": "s", "deviceClassName": "d"}]},
+    ]}}});
+    let made = c.post(&claims("v1beta1"), &claim).await.ok(201);
+    let request = |claim: &Value| claim["spec"]["devices"]["requests"][0].clone();
+    assert_eq!(request(&made)["deviceClassName"], "");
+    let same = c.get(&format!("{}/c", claims("v1"))).await.ok(200);
+    assert_eq!(request(&same).get("exactly"), None);
+    c.put(&format!("{}/c", claims("v1beta1")), &made)
+        .await
+        .ok(200);
+}
+
+#[tokio::test]
+async fn what_the_server_sets_cannot_be_changed() {
+    let c = Cluster::new().await;
+    let mut made = c.config_map("x", &json!({})).await;
+    let url = format!("{CONFIG_MAPS}/x");
+    for (key, value) in [
+        ("deletionTimestamp", json!("2020-01-01T00:00:00Z")),
+        ("deletionGracePeriodSeconds", json!(5)),
+    ] {
+        let mut changed = made.clone();
+        changed["metadata"][key] = value;
+        let status = c.put(&url, &changed).await.error(422, "Invalid");
+        let cause = &status["details"]["causes"][0];
+        assert_eq!(cause["field"], format!("metadata.{key}"));
+        assert!(message(&status).ends_with("field is immutable"), "{status}");
+    }
+    let other = json!({"metadata": {"uid": "other"}});
+    let status = c.patch(&url, "merge", &other).await.error(422, "Invalid");
+    assert_eq!(status["details"]["causes"][0]["field"], "metadata.uid");
+    made["metadata"]["uid"] = json!("other");
+    c.put(&url, &made).await.error(409, "Conflict");
+    let nameless = json!([{"op": "remove", "path": "/metadata/name"}]);
+    let status = c.patch(&url, "json", &nameless).await;
+    let status = status.error(400, "BadRequest");
+    assert!(message(&status).contains("was undeterminable"), "{status}");
+}
+
+#[tokio::test]
+async fn a_patch_does_not_change_what_kind_of_object_it_is() {
+    let c = Cluster::new().await;
+    c.config_map("x", &json!({})).await;
+    let url = format!("{CONFIG_MAPS}/x");
+    for patch in [json!({"kind": "Pod"}), json!({"apiVersion": "v2"})] {
+        let same = c.patch(&url, "strategic-merge", &patch).await.ok(200);
+        assert_eq!(
+            (&same["kind"], &same["apiVersion"]),
+            (&json!("ConfigMap"), &json!("v1"))
+        );
+        c.patch(&url, "merge", &patch).await.error(422, "Invalid");
+    }
+}
+
+#[tokio::test]
+async fn failed_preconditions_of_deletions_name_the_kind() {
+    let c = Cluster::new().await;
+    c.config_map("x", &json!({})).await;
+    let options = json!({"preconditions": {"uid": "other"}});
+    let status = c.delete(&format!("{CONFIG_MAPS}/x"), &options).await;
+    let status = status.error(409, "Conflict");
+    assert_eq!(status["details"]["kind"], "ConfigMap");
+    let told = "Operation cannot be fulfilled on ConfigMap \"x\": the UID in the precondition (other) does not match";
+    assert!(message(&status).starts_with(told), "{status}");
+}
+
+#[tokio::test]
+async fn a_deletion_succeeds_without_a_code() {
+    let c = Cluster::new().await;
+    c.config_map("x", &json!({})).await;
+    let gone = c
+        .delete(&format!("{CONFIG_MAPS}/x"), &Value::Null)
+        .await
+        .ok(200);
+    assert_eq!(gone.get("code"), None);
+}
+
+#[tokio::test]
+async fn status_writers_do_not_label_deployments() {
+    let c = Cluster::new().await;
+    let mut made = c.post(DEPLOYMENTS, &deployment("web")).await.ok(201);
+    made["metadata"]["labels"] = json!({"by": "status"});
+    made["metadata"]["annotations"] = json!({"by": "status"});
+    let url = format!("{DEPLOYMENTS}/web/status");
+    let written = c.put(&url, &made).await.ok(200);
+    assert_eq!(written["metadata"]["labels"].get("by"), None);
+    assert_eq!(written["metadata"]["annotations"]["by"], "status");
+}
+
+#[tokio::test]
+async fn reviews_have_a_selector_of_one_form() {
+    let c = Cluster::new().await;
+    let one = json!([{"key": "a", "operator": "In", "values": ["b"]}]);
+    let review = |selector: Value| {
+        json!({"spec": {"user": "u", "resourceAttributes": {
+            "verb": "list", "resource": "pods", "namespace": "default", "labelSelector": selector,
+        }}})
+    };
+    let group = "/apis/authorization.k8s.io/v1";
+    let subject = format!("{group}/subjectaccessreviews");
+    for (selector, field) in [
+        (json!({}), "requirements"),
+        (
+            json!({"rawSelector": "a=b", "requirements": one}),
+            "rawSelector",
+        ),
+        (
+            json!({"requirements": [{"key": "a", "operator": "In"}]}),
+            "requirements[0].values",
+        ),
+        (
+            json!({"requirements": [{"key": "a!", "operator": "Exists"}]}),
+            "requirements[0].key",
+        ),
+    ] {
+        for kind in ["subject", "selfsubject", "namespaces/default/localsubject"] {
+            let url = format!("{group}/{kind}accessreviews");
+            let answer = c.post(&url, &review(selector.clone())).await;
+            let status = answer.error(422, "Invalid");
+            let path = format!("spec.resourceAttributes.labelSelector.{field}");
+            assert_eq!(status["details"]["causes"][0]["field"], path, "{kind}");
+        }
+    }
+    for selector in [
+        json!({"rawSelector": "a in ("}),
+        json!({"requirements": [{"key": "a", "operator": "Foo"}]}),
+    ] {
+        let answer = c.post(&subject, &review(selector)).await.ok(201);
+        let told = "spec.resourceAttributes.labelSelector ignored due to parse error";
+        assert_eq!(answer["status"]["evaluationError"], told);
+    }
+    let local = format!("{group}/namespaces/default/localsubjectaccessreviews");
+    let mut good = review(json!({"requirements": one}));
+    let answer = c.post(&local, &good).await.ok(201);
+    assert_eq!(answer["metadata"]["namespace"], "default");
+    assert_eq!(answer["status"].get("evaluationError"), None);
+    good["spec"]["resourceAttributes"]["namespace"] = json!("other");
+    let status = c.post(&local, &good).await.error(422, "Invalid");
+    let field = &status["details"]["causes"][0]["field"];
+    assert_eq!(field, "spec.resourceAttributes.namespace");
+    let tokens = "/apis/authentication.k8s.io/v1/tokenreviews";
+    let none = json!({"spec": {"token": ""}});
+    c.post(tokens, &none).await.error(400, "BadRequest");
+}
+
+#[tokio::test]
+async fn items_of_lists_leave_it_to_the_list_to_say_what_they_are() {
+    let c = Cluster::new().await;
+    c.config_map("x", &json!({"a": "b"})).await;
+    c.service_account().await;
+    for query in ["", "?pretty=true", "?limit=1"] {
+        let list = c.get(&format!("{CONFIG_MAPS}{query}")).await.ok(200);
+        assert_eq!(list["kind"], "ConfigMapList");
+        let item = list["items"][0].as_object().unwrap();
+        let keys: Vec<&String> = item.keys().collect();
+        assert_eq!(keys, ["data", "metadata"], "{query}");
+    }
+    // another version of what is stored
+    let events = "/api/v1/namespaces/default/events";
+    let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}});
+    c.post(events, &event).await.ok(201);
+    let events = events.replace("/api/v1", "/apis/events.k8s.io/v1");
+    let list = c.get(&events).await.ok(200);
+    let item = &list["items"][0];
+    assert_eq!((item.get("kind"), item.get("apiVersion")), (None, None));
+    assert_eq!(item["metadata"]["name"], "e");
+}

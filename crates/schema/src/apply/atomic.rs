@@ -41,6 +41,6 @@ const TYPES: [&str; 36] = [
 ];
 
 /// Whether a built-in type is one value as a whole.
-pub(super) fn is_atomic(type_name: &str) -> bool {
+pub(crate) fn is_atomic(type_name: &str) -> bool {
     TYPES.binary_search(&type_name).is_ok()
 }

@@ -1,14 +1,15 @@
 //! Which values stand in an object and which go without saying.
 //!
-//! Go writes an optional field only when it is not empty, pointers whenever they are set, required
-//! scalars always, and structs that are no pointers always, be they empty.
+//! Go writes an optional field only when it is not empty, pointers whenever they are set, scalars
+//! without `omitempty` always, and structs that are no pointers always, be they empty. Lists, maps
+//! and times that nobody gave, which it writes as null, are left out.
 
 use davit_api::kinds::{Field, FieldType, TypeBody, TypeId, TypeTable};
 use serde_json::{Map, Value};
 
 /// Whether a field's value is written.
 pub(super) fn is_kept(types: &TypeTable, field: &Field, value: &Value) -> bool {
-    if field.required || field.nullable {
+    if field.required || field.written || field.nullable {
         return true;
     }
     match types.resolve_type(&field.ty) {
@@ -32,7 +33,7 @@ pub(super) fn complete(types: &TypeTable, id: TypeId, object: &mut Map<String, V
         let ty = types.resolve_type(&field.ty);
         let value = match ty {
             FieldType::Named(_) => struct_zero(types, ty),
-            _ if field.required => scalar_zero(ty),
+            _ if field.required || field.written => scalar_zero(ty),
             _ => None,
         };
         if let Some(value) = value {

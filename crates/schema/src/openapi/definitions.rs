@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use davit_api::kinds::{Field, FieldType, KindTable, Opaque, Text, TypeBody, TypeDef, TypeId};
+use davit_api::kinds::{
+    Field, FieldType, KindTable, MapType, Opaque, Text, TypeBody, TypeDef, TypeId,
+};
 use serde_json::{Map, Value, json};
 
 use super::{Dialect, Gvk, definition_name, descriptions, names};
+use crate::apply::is_atomic;
 
 /// Writes the types of a table as schemas.
 pub(super) struct Definitions<'a> {
@@ -135,6 +138,9 @@ impl<'a> Definitions<'a> {
         if !properties.is_empty() {
             schema["properties"] = Value::Object(properties);
         }
+        if is_atomic(&def.name) {
+            schema["x-kubernetes-map-type"] = Value::from(MapType::Atomic.to_string());
+        }
         if !required.is_empty() {
             required.sort_by(|a, b| a.as_str().cmp(&b.as_str()));
             schema["required"] = Value::from(required);
@@ -149,8 +155,8 @@ impl<'a> Definitions<'a> {
         if !text.is_empty() {
             more.insert("description".to_owned(), Value::from(text));
         }
-        if let Some(default) = &field.default {
-            more.insert("default".to_owned(), default.clone());
+        if let Some(default) = field.default.clone().or_else(|| self.go_default(field)) {
+            more.insert("default".to_owned(), default);
         }
         let mut extend = |key: &str, value: Value| {
             more.insert(format!("x-kubernetes-{key}"), value);
@@ -185,6 +191,37 @@ impl<'a> Definitions<'a> {
         schema
     }
 
+    /// What stands in a field that nobody set, where Go has no other word for that.
+    fn go_default(&self, field: &Field) -> Option<Value> {
+        let zero = self.zero(&field.ty).filter(|_| !field.nullable)?;
+        (zero.is_object() || field.required || field.written).then_some(zero)
+    }
+
+    /// The empty value of a scalar or struct. Version 2 documents do not say it.
+    fn zero(&self, ty: &FieldType) -> Option<Value> {
+        if self.dialect == Dialect::V2 {
+            return None;
+        }
+        let types = &self.table.types;
+        match types.resolve_type(ty) {
+            FieldType::Bool => Some(json!(false)),
+            FieldType::Int32 | FieldType::Int64 | FieldType::Float64 => Some(json!(0)),
+            FieldType::String => Some(json!("")),
+            FieldType::Named(id) => {
+                matches!(types.get(*id).body, TypeBody::Struct { .. }).then(|| json!({}))
+            }
+            _ => None,
+        }
+    }
+
+    /// The schema of the elements of a list or map.
+    fn element(&self, ty: &FieldType) -> Value {
+        let mut schema = self.schema(ty);
+        let default = self.zero(ty).map(|zero| ("default".to_owned(), zero));
+        self.add(&mut schema, default.into_iter().collect());
+        schema
+    }
+
     /// Adds members to a schema; in version 3 a reference may have no siblings.
     fn add(&self, schema: &mut Value, more: Map<String, Value>) {
         if more.is_empty() {
@@ -213,9 +250,9 @@ impl<'a> Definitions<'a> {
             FieldType::IntOrString => self.reference(names::INT_OR_STRING),
             FieldType::RawExtension => self.reference(names::RAW_EXTENSION),
             FieldType::Any => json!({}),
-            FieldType::List(inner) => json!({"type": "array", "items": self.schema(inner)}),
+            FieldType::List(inner) => json!({"type": "array", "items": self.element(inner)}),
             FieldType::Map(inner) => {
-                json!({"type": "object", "additionalProperties": self.schema(inner)})
+                json!({"type": "object", "additionalProperties": self.element(inner)})
             }
             FieldType::Named(id) => self.named(*id),
         }

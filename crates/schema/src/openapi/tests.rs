@@ -100,6 +100,14 @@ fn what_apply_and_explain_need_is_there() {
     let port = &schemas["io.k8s.api.core.v1.ContainerPort"];
     assert_eq!(port["properties"]["protocol"]["default"], "TCP");
     assert_eq!(port["required"][0], "containerPort");
+    assert_eq!(port["properties"]["containerPort"]["default"], 0);
+    assert_eq!(spec["nodeName"].get("default"), None);
+    assert_eq!(spec["containers"]["items"]["default"], json!({}));
+    let container = "#/components/schemas/io.k8s.api.core.v1.Container";
+    assert_eq!(spec["containers"]["items"]["allOf"][0]["$ref"], container);
+    assert_eq!(spec["nodeSelector"]["x-kubernetes-map-type"], "atomic");
+    let selector = &schemas["io.k8s.api.core.v1.SecretKeySelector"];
+    assert_eq!(selector["x-kubernetes-map-type"], "atomic");
 
     let patch = &doc["paths"]["/api/v1/namespaces/{namespace}/pods/{name}"]["patch"];
     assert_eq!(patch["x-kubernetes-action"], "patch");

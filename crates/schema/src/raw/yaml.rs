@@ -17,7 +17,7 @@ pub(crate) struct Read {
     pub(crate) duplicates: Option<String>,
 }
 
-/// Reads one YAML document.
+/// Reads one YAML document: the first, where there are several.
 pub(crate) fn read(text: &[u8]) -> Result<Read, String> {
     let text = std::str::from_utf8(text).map_err(|_| "yaml: invalid UTF-8".to_owned())?;
     let first = match parse(text, DuplicateKeyPolicy::Error) {
@@ -39,10 +39,30 @@ pub(crate) fn read(text: &[u8]) -> Result<Read, String> {
 }
 
 fn parse(text: &str, duplicates: DuplicateKeyPolicy) -> Result<Raw<'static>, String> {
+    let read = match serde_saphyr::from_str_with_options::<Owned>(text, options(duplicates)) {
+        Err(error) if is_about_others(&error) => {
+            let mut text = text.as_bytes();
+            let mut documents = serde_saphyr::read_with_options(&mut text, options(duplicates));
+            documents.next().unwrap_or(Err(error))
+        }
+        read => read,
+    };
+    read.map(|o| o.0).map_err(|error| sentence(&error))
+}
+
+/// Whether all that is wrong is that more documents follow.
+fn is_about_others(error: &serde_saphyr::Error) -> bool {
+    matches!(
+        error.without_snippet(),
+        serde_saphyr::Error::MultipleDocuments { .. }
+    )
+}
+
+fn options(duplicates: DuplicateKeyPolicy) -> Options {
     let mut options = Options::default();
     options.duplicate_keys = duplicates;
-    // y and n, yes and no are words, as in YAML 1.2.
-    options.strict_booleans = true;
+    // y and n, yes and no, on and off are booleans, as in YAML 1.1 and the libraries of Kubernetes
+    options.strict_booleans = false;
     options.legacy_octal_numbers = true;
     options.emit_comments = false;
     if let Some(budget) = &mut options.budget {
@@ -50,9 +70,7 @@ fn parse(text: &str, duplicates: DuplicateKeyPolicy) -> Result<Raw<'static>, Str
         // what aliases repeat counts: a text of the largest size the API takes may say its own size a few times over
         budget.max_total_scalar_bytes = MAX_TEXT;
     }
-    serde_saphyr::from_str_with_options::<Owned>(text, options)
-        .map(|o| o.0)
-        .map_err(|error| sentence(&error))
+    options
 }
 
 /// What is wrong; repeated keys in the words of the Kubernetes libraries, which name their line.
@@ -145,12 +163,23 @@ mod tests {
     }
 
     #[test]
-    fn words_stay_words() {
+    fn words_mean_what_yaml_1_1_says() {
         assert_eq!(
-            value("a: y\nb: no\nc: true\nd: 0644\ne: '1'\nf: 1.5\ng: ~\nh: on\n1: x\n"),
-            json!({"a": "y", "b": "no", "c": true, "d": 420, "e": "1", "f": 1.5, "g": null,
-                "h": "on", "1": "x"})
+            value(
+                "a: y\nb: no\nc: true\nd: 0644\ne: '1'\nf: 1.5\ng: ~\nh: Off\ni: 'on'\nj: yes!\n1: x\n"
+            ),
+            json!({"a": true, "b": false, "c": true, "d": 420, "e": "1", "f": 1.5, "g": null,
+                "h": false, "i": "on", "j": "yes!", "1": "x"})
         );
+    }
+
+    #[test]
+    fn of_several_documents_the_first_counts() {
+        for text in ["a: 1\n---\na: 2\n", "---\na: 1\n---\nb: [\n"] {
+            let first = value(text);
+            assert_eq!(first, json!({"a": 1}), "{text}");
+        }
+        assert!(read(b"a: [\n---\na: 2\n").is_err());
     }
 
     #[test]

@@ -162,6 +162,7 @@ impl Builder {
                 name: field.name.clone(),
                 ty: self.copy_type(table, &field.ty),
                 required: field.required,
+                written: field.written,
                 nullable: field.nullable,
                 list_type: field.list_type,
                 list_map_keys: field.list_map_keys.clone(),

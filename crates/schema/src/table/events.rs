@@ -14,7 +14,7 @@ const COLUMNS: &[Column] = &[
     Column::text("Source", "Who reported the event").wide(),
     Column::text("Message", "What happened"),
     Column::text("First Seen", "Time since the event was first seen").wide(),
-    Column::number("Count", "How often the event was seen").wide(),
+    Column::text("Count", "How often the event was seen").wide(),
     Column {
         priority: 1,
         ..NAME

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::format::{
-    Row, at, condition, created_at, human_duration, int_or_string, is_true, non_empty, str_at,
+    Row, at, condition, created_at, human_duration, int_or_string, is_true, labels, non_empty,
+    str_at,
 };
 use super::{AGE, CREATED_AT, Column, DEFAULT, NAME, Printer};
 
@@ -324,7 +325,7 @@ static FLOW_SCHEMA: Printer = Printer {
     columns: &[
         NAME,
         Column::text("PriorityLevel", "Priority level of the requests"),
-        Column::number("MatchingPrecedence", "Order among the schemas"),
+        Column::text("MatchingPrecedence", "Order among the schemas"),
         Column::text("DistinguisherMethod", "How flows are told apart"),
         AGE,
         Column::text("MissingPL", "Whether the priority level is missing"),
@@ -353,16 +354,15 @@ static PRIORITY_LEVEL: Printer = Printer {
         AGE,
     ],
     cells: |r| {
-        let queuing = |key| {
-            r.int_or(
-                &["spec", "limited", "limitResponse", "queuing", key],
-                "<none>",
-            )
+        let count = |path: &[&str]| match r.at(path) {
+            Value::Null => Value::from("<none>"),
+            count => count.clone(),
         };
+        let queuing = |key| count(&["spec", "limited", "limitResponse", "queuing", key]);
         vec![
             r.name(),
             Value::from(r.str(&["spec", "type"])),
-            r.int_or(&["spec", "limited", "nominalConcurrencyShares"], "<none>"),
+            count(&["spec", "limited", "nominalConcurrencyShares"]),
             queuing("queues"),
             queuing("handSize"),
             queuing("queueLengthLimit"),
@@ -433,14 +433,57 @@ static STORAGE_VERSION: Printer = Printer {
 };
 
 static STORAGE_MIGRATION: Printer = Printer {
-    columns: &[NAME, Column::text("Resource", "Resource that is rewritten")],
+    columns: &[
+        NAME,
+        Column::text("Resource", "Resource that is rewritten"),
+        Column::text("Status", "How far it is"),
+    ],
     cells: |r| {
         let resource = r.str(&["spec", "resource", "resource"]);
         let text = match r.str(&["spec", "resource", "group"]) {
             "" => resource.to_owned(),
             group => format!("{resource}.{group}"),
         };
-        vec![r.name(), Value::from(text)]
+        let conditions = r.list(&["status", "conditions"]);
+        let states = ["Running", "Failed", "Succeeded"];
+        let state = states.into_iter().rfind(|kind| is_true(conditions, kind));
+        vec![
+            r.name(),
+            Value::from(text),
+            Value::from(state.unwrap_or("Unknown")),
+        ]
+    },
+};
+
+static CERTIFICATE_OF_POD: Printer = Printer {
+    columns: &[
+        NAME,
+        Column::text("PodName", "Pod the certificate is for"),
+        Column::text("ServiceAccountName", "Account of the pod"),
+        Column::text("NodeName", "Node of the pod"),
+        Column::text("SignerName", "Who is to sign"),
+        Column::text("State", "Pending, Issued, Denied or Failed"),
+        Column::text(
+            "UnverifiedUserAnnotations",
+            "What the pod says to the signer",
+        ),
+    ],
+    cells: |r| {
+        let conditions = r.list(&["status", "conditions"]).iter();
+        let states = ["Issued", "Denied", "Failed"];
+        let state = conditions
+            .map(|c| str_at(c, &["type"]))
+            .rfind(|kind| states.contains(kind));
+        let spec = |key| Value::from(r.str(&["spec", key]));
+        vec![
+            r.name(),
+            spec("podName"),
+            spec("serviceAccountName"),
+            spec("nodeName"),
+            spec("signerName"),
+            Value::from(state.unwrap_or("Pending")),
+            Value::from(labels(r.at(&["spec", "unverifiedUserAnnotations"]))),
+        ]
     },
 };
 
@@ -465,6 +508,7 @@ pub(super) fn printer(group: &str, kind: &str) -> &'static Printer {
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => &ROLE_BINDING,
         ("certificates.k8s.io", "CertificateSigningRequest") => &SIGNING_REQUEST,
         ("certificates.k8s.io", "ClusterTrustBundle") => &TRUST_BUNDLE,
+        ("certificates.k8s.io", "PodCertificateRequest") => &CERTIFICATE_OF_POD,
         ("coordination.k8s.io", "Lease") => &LEASE,
         ("coordination.k8s.io", "LeaseCandidate") => &LEASE_CANDIDATE,
         ("scheduling.k8s.io", "PriorityClass") => &PRIORITY_CLASS,

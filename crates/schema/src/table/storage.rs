@@ -3,9 +3,10 @@
 use serde_json::Value;
 
 use super::format::{Row, non_empty, str_at};
+use super::policy::CREATED;
 use super::{AGE, Column, DEFAULT, NAME, Printer};
 
-const DATA: Column = Column::number("Data", "Number of entries");
+const DATA: Column = Column::text("Data", "Number of entries");
 
 pub(super) static CONFIG_MAP: Printer = Printer {
     columns: &[NAME, DATA, AGE],
@@ -36,12 +37,8 @@ pub(super) static SECRET: Printer = Printer {
 };
 
 pub(super) static SERVICE_ACCOUNT: Printer = Printer {
-    columns: &[
-        NAME,
-        Column::number("Secrets", "Number of secrets pods may use"),
-        AGE,
-    ],
-    cells: |r| vec![r.name(), Value::from(r.list(&["secrets"]).len()), r.age()],
+    columns: &[NAME, AGE],
+    cells: |r| vec![r.name(), r.age()],
 };
 
 const VOLUME_MODE: Column = Column::text("VolumeMode", "File system or block device").wide();
@@ -131,7 +128,7 @@ static STORAGE_CLASS: Printer = Printer {
             "What happens to a volume when its claim is gone",
         ),
         Column::text("VolumeBindingMode", "When volumes are made and bound"),
-        Column::flag("AllowVolumeExpansion", "Whether volumes may grow"),
+        Column::text("AllowVolumeExpansion", "Whether volumes may grow"),
         AGE,
     ],
     cells: |r| {
@@ -244,21 +241,6 @@ static CSI_NODE: Printer = Printer {
     },
 };
 
-static CSI_STORAGE_CAPACITY: Printer = Printer {
-    columns: &[
-        NAME,
-        Column::text("StorageClassName", "Class the capacity is of"),
-        Column::text("Capacity", "What is left"),
-    ],
-    cells: |r| {
-        vec![
-            r.name(),
-            Value::from(r.str(&["storageClassName"])),
-            r.str_or(&["capacity"], "<unset>"),
-        ]
-    },
-};
-
 pub(super) fn printer(kind: &str) -> &'static Printer {
     match kind {
         "StorageClass" => &STORAGE_CLASS,
@@ -266,7 +248,7 @@ pub(super) fn printer(kind: &str) -> &'static Printer {
         "VolumeAttributesClass" => &VOLUME_ATTRIBUTES_CLASS,
         "CSIDriver" => &CSI_DRIVER,
         "CSINode" => &CSI_NODE,
-        "CSIStorageCapacity" => &CSI_STORAGE_CAPACITY,
+        "CSIStorageCapacity" => &CREATED,
         _ => &DEFAULT,
     }
 }

@@ -65,7 +65,14 @@ fn replicas(r: &Row<'_>, selector: String) -> Vec<Value> {
 
 static DEPLOYMENT: Printer = Printer {
     columns: &[
-        NAME, READY_OF, UP_TO_DATE, AVAILABLE, AGE, CONTAINERS, IMAGES, SELECTOR,
+        NAME,
+        READY_OF,
+        Column::text("Up-to-date", "Pods of the newest revision"),
+        Column::text("Available", "Pods ready for long enough"),
+        AGE,
+        CONTAINERS,
+        IMAGES,
+        SELECTOR,
     ],
     cells: |r| {
         let [names, images] = containers(r.at(&["spec", "template", "spec"]));
@@ -136,7 +143,7 @@ static CONTROLLER_REVISION: Printer = Printer {
     columns: &[
         NAME,
         Column::text("Controller", "Controller the revision belongs to"),
-        Column::number("Revision", "Number of the revision"),
+        Column::text("Revision", "Number of the revision"),
         AGE,
     ],
     cells: |r| {
@@ -233,7 +240,7 @@ static CRON_JOB: Printer = Printer {
         NAME,
         Column::text("Schedule", "When jobs are made"),
         Column::text("Timezone", "Time zone of the schedule"),
-        Column::text("Suspend", "Whether making jobs is suspended"),
+        Column::flag("Suspend", "Whether making jobs is suspended"),
         Column::number("Active", "Jobs that run"),
         Column::text("Last Schedule", "Time since a job was last made"),
         AGE,
@@ -266,8 +273,8 @@ static AUTOSCALER: Printer = Printer {
         Column::text("Reference", "What is scaled"),
         Column::text("Targets", "Metrics and their targets"),
         Column::text("MinPods", "Fewest pods"),
-        Column::number("MaxPods", "Most pods"),
-        Column::number("Replicas", "Pods there are"),
+        Column::text("MaxPods", "Most pods"),
+        Column::text("Replicas", "Pods there are"),
         AGE,
     ],
     cells: |r| {

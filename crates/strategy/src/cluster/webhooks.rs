@@ -107,7 +107,8 @@ fn versions(hook: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-fn rules(rule: &Value, path: &Path, errors: &mut ErrorList) {
+/// What requests a rule is about.
+pub(crate) fn rules(rule: &Value, path: &Path, errors: &mut ErrorList) {
     let operations = list_at(rule, &["operations"]);
     let at_operations = path.child("operations");
     if operations.is_empty() {

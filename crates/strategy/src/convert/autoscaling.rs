@@ -63,7 +63,9 @@ pub(super) fn to_v1(obj: &mut Value) {
         if let Some(conditions) = status.remove("conditions") {
             note(CONDITIONS, conditions);
         }
-        status.entry("desiredReplicas").or_insert_with(|| json!(0));
+        for count in ["currentReplicas", "desiredReplicas"] {
+            status.entry(count).or_insert_with(|| json!(0));
+        }
     }
     if notes.is_empty() {
         return;

@@ -28,7 +28,11 @@ fn claim_path(kind: &str) -> Option<&'static [&'static str]> {
 pub(super) fn from_v1beta1(kind: &str, obj: &mut Value) {
     if let Some(path) = claim_path(kind) {
         for request in each(obj, path) {
-            let flat = take(request, &EXACTLY);
+            let mut flat = take(request, &EXACTLY);
+            // v1beta1 writes the class also where there is none
+            if flat.values().all(|value| value == "") {
+                flat.clear();
+            }
             // what says nothing at all is an exact request without a class, not one of an unknown form
             let has_form = flat.is_empty() && !is_empty_list(request.get("firstAvailable"));
             if let (false, Some(request)) = (has_form, request.as_object_mut()) {
@@ -58,6 +62,9 @@ pub(super) fn to_v1beta1(kind: &str, obj: &mut Value) {
             if let Some(Value::Object(exactly)) = request.remove("exactly") {
                 request.extend(exactly);
             }
+            request
+                .entry("deviceClassName")
+                .or_insert_with(|| "".into());
         }
     }
     if kind == "ResourceSlice" {

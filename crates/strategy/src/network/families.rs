@@ -13,14 +13,11 @@ const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 const POLICIES: [&str; 3] = ["PreferDualStack", "RequireDualStack", "SingleStack"];
 const SINGLE: &str = "SingleStack";
 
-/// `clusterIP` is the first of `clusterIPs`; whichever is given fills the other.
+/// `clusterIP` is the first of `clusterIPs`, and fills them.
 pub(super) fn addresses_in_step(spec: &mut Value) {
     let one = str_at(spec, &["clusterIP"]).to_owned();
-    let first = list_at(spec, &["clusterIPs"]).first().cloned();
-    if !one.is_empty() && first.is_none() {
+    if !one.is_empty() && list_at(spec, &["clusterIPs"]).is_empty() {
         set(spec, "clusterIPs", json!([one]));
-    } else if let (true, Some(first)) = (one.is_empty(), first) {
-        set(spec, "clusterIP", first);
     }
 }
 
@@ -101,7 +98,9 @@ fn addresses(spec: &Value, path: &Path, errors: &mut ErrorList) {
         .collect();
     let invalid = |why: &str| FieldError::invalid(&path, json!(texts), why);
     let one = str_at(spec, &["clusterIP"]);
-    if texts.first().is_some_and(|first| *first != one) {
+    if one.is_empty() && !texts.is_empty() {
+        errors.push(invalid("must be empty when `clusterIP` is not specified"));
+    } else if texts.first().is_some_and(|first| *first != one) {
         errors.push(invalid("first value must match `clusterIP`"));
     }
     let before = errors.len();

@@ -51,7 +51,7 @@ pub(super) fn driver_name(name: &str, path: &Path, errors: &mut ErrorList) {
     errors.extend(invalid_each(
         path,
         name,
-        names::check_dns1123_subdomain(name),
+        names::check_dns1123_subdomain(&name.to_lowercase()),
     ));
 }
 

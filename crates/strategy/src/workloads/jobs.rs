@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::json::{
     at, at_mut, bool_at, default, default_unset, has, int_at, is_empty, keep, list_at, list_mut,
-    object_mut, remove, same, set, str_at,
+    object_mut, same, set, str_at,
 };
 use super::super::{KindInfo, Propagation, Strategy, access, meta, pod_defaults, selectors};
 use super::{mismatch, name_warnings, template_warnings};
@@ -41,8 +41,10 @@ fn job_defaults(spec: &mut Value) {
     default(spec, "completionMode", "NonIndexed");
     default_unset(spec, "suspend", false);
     default_unset(spec, "manualSelector", false);
-    if !bool_at(spec, &["manualSelector"]) {
-        remove(spec, "manualSelector");
+    for rule in list_mut(spec, &["podFailurePolicy", "rules"]) {
+        for pattern in list_mut(rule, &["onPodConditions"]) {
+            default(pattern, "status", "True");
+        }
     }
     let policy = if has(spec, &["podFailurePolicy"]) {
         "Failed"
@@ -155,6 +157,9 @@ impl Strategy for Job {
 fn generate_selector(obj: &mut Value) {
     let uid = at(obj, &["metadata", "uid"]).clone();
     let name = at(obj, &["metadata", "name"]).clone();
+    let labels = at(obj, &["spec", "template", "metadata", "labels"]);
+    // a job without labels has those of its pods, the generated ones included
+    let shared = !is_empty(labels) && labels == at(obj, &["metadata", "labels"]);
     let Some(spec) = at_mut(obj, &["spec"]) else {
         return;
     };
@@ -175,6 +180,12 @@ fn generate_selector(obj: &mut Value) {
     if let Some(selector) = object_mut(spec, "selector") {
         let labels = selector.entry("matchLabels").or_insert_with(|| json!({}));
         default_unset(labels, CONTROLLER_UID, uid);
+    }
+    if shared {
+        let labels = at(obj, &["spec", "template", "metadata", "labels"]).clone();
+        if let Some(meta) = at_mut(obj, &["metadata"]) {
+            set(meta, "labels", labels);
+        }
     }
 }
 
