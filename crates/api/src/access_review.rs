@@ -151,7 +151,7 @@ fn validate_one(selector: &Value, kind: Requirement, path: &Path, faults: &mut E
                 faults.extend(invalid_each(&path_of_key, key, check_qualified_name(key)));
                 for (index, value) in values.iter().enumerate() {
                     let path = path_of_values.index(index);
-                    faults.extend(invalid_each(&path, *value, check_label_value(value)));
+                    faults.extend(invalid_each(&path, value, check_label_value(value)));
                 }
             }
         }

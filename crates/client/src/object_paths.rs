@@ -95,7 +95,7 @@ fn is_of_object(method: &str, uri: &Uri) -> bool {
         pair.is_empty() || PARAMETERS.contains(&name)
     };
     count == wanted
-        && !segments.iter().any(|segment| odd(segment))
+        && !segments.iter().any(odd)
         && uri.query().is_none_or(|query| query.split('&').all(known))
 }
 

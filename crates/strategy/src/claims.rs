@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::json::{at, at_mut, default, has, keep, object_mut, remove, same, set, str_at};
 use super::persistent_volumes::{access_modes, modes_required};
-use super::{KindInfo, Strategy, access, meta, pods, selectors, volumes};
+use super::{KindInfo, Strategy, access, meta, resources, selectors, volumes};
 
 const ATTRIBUTES_CLASS: &str = "volumeAttributesClassName";
 const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
@@ -44,7 +44,7 @@ impl Strategy for PersistentVolumeClaim {
         let resources = at(obj, &["spec", "resources"]);
         for list in ["requests", "limits"] {
             let path = "spec.resources";
-            pods::fractions(resources, list, path, &mut warnings);
+            resources::fractions(resources, list, path, &mut warnings);
         }
         warnings
     }

@@ -10,7 +10,7 @@ use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::names;
 use serde_json::{Value, json};
 
-use super::containers::{choice, optional_choice, required};
+use super::fields::{choice, optional_choice, required};
 use super::json::{
     at, at_mut, default, default_unset, has, int_at, keep, list_at, list_mut, same, set, str_at,
 };

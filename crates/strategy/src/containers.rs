@@ -6,10 +6,9 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::Value;
 
+use super::fields::{choice, not_negative, optional_choice, required};
 use super::json::{at, bool_at, has, int_at, list_at, str_at};
 use super::{fields, resources, volumes};
-
-const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 
 /// What containers may refer to.
 pub(super) struct Scope<'a> {
@@ -139,53 +138,6 @@ fn resize_policies(policies: &[Value], path: &Path, errors: &mut ErrorList) {
                 errors.push(FieldError::not_supported(path, word, &words));
             }
         }
-    }
-}
-
-/// A value of a closed set that must be given.
-pub(super) fn choice(
-    of: &Value,
-    key: &str,
-    supported: &[&str],
-    path: &Path,
-    errors: &mut ErrorList,
-) {
-    let value = str_at(of, &[key]);
-    if value.is_empty() {
-        errors.push(FieldError::required(&path.child(key), ""));
-    } else if !supported.contains(&value) {
-        errors.push(FieldError::not_supported(
-            &path.child(key),
-            value,
-            supported,
-        ));
-    }
-}
-
-/// As [`choice`], but may be absent.
-pub(super) fn optional_choice(
-    of: &Value,
-    key: &str,
-    supported: &[&str],
-    path: &Path,
-    errors: &mut ErrorList,
-) {
-    if !str_at(of, &[key]).is_empty() {
-        choice(of, key, supported, path, errors);
-    }
-}
-
-/// A text that must be given.
-pub(super) fn required(of: &Value, key: &str, path: &Path, errors: &mut ErrorList) {
-    if str_at(of, &[key]).is_empty() {
-        errors.push(FieldError::required(&path.child(key), ""));
-    }
-}
-
-/// A number that must not be negative.
-pub(super) fn not_negative(of: &Value, key: &str, path: &Path, errors: &mut ErrorList) {
-    if let Some(n) = int_at(of, &[key]).filter(|n| *n < 0) {
-        errors.push(FieldError::invalid(&path.child(key), n, NOT_NEGATIVE));
     }
 }
 

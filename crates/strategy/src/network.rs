@@ -6,7 +6,8 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::{Value, json};
 
-use super::containers::{choice, optional_choice, port_number, port_or_name};
+use super::containers::{port_number, port_or_name};
+use super::fields::{choice, optional_choice};
 use super::json::{
     at, at_mut, default, default_unset, has, int_at, keep, list_at, list_mut, object_mut, remove,
     set, str_at,

@@ -6,7 +6,7 @@ use davit_api::quantity::Quantity;
 use serde_json::{Value, json};
 
 use super::access::now;
-use super::containers::{optional_choice, required};
+use super::fields::{optional_choice, required};
 use super::json::{
     at, at_mut, default, default_unset, has, is_empty, keep, list_at, object_mut, remove, same,
     set, str_at,

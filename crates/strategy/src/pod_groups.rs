@@ -5,7 +5,7 @@
 use davit_api::field::{ErrorList, FieldError, Path};
 use serde_json::Value;
 
-use super::containers::required;
+use super::fields::required;
 use super::json::{at, has, list_at, str_at};
 use super::{KindInfo, Strategy, meta};
 

@@ -6,7 +6,8 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::Value;
 
-use super::containers::{Scope, choice, optional_choice, seccomp, user_id};
+use super::containers::{Scope, seccomp, user_id};
+use super::fields::{choice, optional_choice};
 use super::json::{at, bool_at, has, int_at, list_at, str_at};
 use super::{containers, meta, resources, scheduling, volumes};
 

@@ -11,7 +11,7 @@ use super::json::{
 };
 use super::{KindInfo, Strategy, access, meta, pod_defaults, pod_spec, scheduling};
 
-pub(super) use warnings::{fractions, spec_warnings};
+pub(super) use warnings::spec_warnings;
 
 /// What may change in the spec of a pod, as upstream says it.
 const UPDATABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";

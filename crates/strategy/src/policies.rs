@@ -7,7 +7,7 @@ use davit_cel::policy::{Environments, mutation_types};
 use davit_cel::{Env, Type};
 use serde_json::Value;
 
-use super::containers::optional_choice;
+use super::fields::optional_choice;
 use super::json::{at, at_mut, default, has, list_at, same, str_at};
 use super::{KindInfo, Strategy, cluster, fields, meta};
 use crate::conditions::{validate_conditions, validate_expression};

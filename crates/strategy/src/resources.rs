@@ -12,6 +12,19 @@ const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 const NOT_INTEGER: &str = "must be an integer";
 const NO_LIMIT: &str = "Limit must be set for non overcommitable resources";
 
+/// Parts of bytes are no amount of memory.
+pub(crate) fn fractions(of: &Value, list: &str, path: &str, warnings: &mut Vec<String>) {
+    for resource in ["memory", "ephemeral-storage", "storage"] {
+        let value = at(of, &[list, resource]);
+        let quantity = Quantity::from_json(value).ok().filter(|_| !value.is_null());
+        if let Some(quantity) = quantity.filter(|q| q.milli_value() % 1000 != 0) {
+            warnings.push(format!(
+                "{path}.{list}[{resource}]: fractional byte value \"{quantity}\" is invalid, must be an integer"
+            ));
+        }
+    }
+}
+
 /// Resources without a domain that objects can name.
 fn is_standard(name: &str) -> bool {
     const STANDARD: &[&str] = &[

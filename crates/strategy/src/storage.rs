@@ -6,7 +6,7 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::Value;
 
-use super::containers::choice;
+use super::fields::choice;
 use super::json::{at, default, is_empty, list_at, same, str_at};
 use super::{Generic, KindInfo, Strategy, meta};
 

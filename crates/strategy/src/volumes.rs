@@ -7,7 +7,7 @@ use davit_api::names;
 use davit_api::quantity::Quantity;
 use serde_json::Value;
 
-use super::containers::{optional_choice, required};
+use super::fields::{optional_choice, required};
 use super::json::{at, int_at, list_at, str_at};
 
 /// Bytes of the name of a file system.

@@ -4,7 +4,7 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::{Value, json};
 
-use super::containers::{choice, not_negative, optional_choice};
+use super::fields::{choice, not_negative, optional_choice};
 use super::json::{
     at, at_mut, default, default_unset, has, int_at, is_empty, object_mut, set, str_at,
 };

@@ -6,7 +6,7 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::{Value, json};
 
-use super::super::containers::required;
+use super::super::fields::required;
 use super::super::json::{at, entries_at, has, remove, same, set, str_at};
 
 const SOURCE: &str = "dataSource";

@@ -4,7 +4,7 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::Value;
 
-use super::super::containers::required;
+use super::super::fields::required;
 use super::super::json::{at, at_mut, bool_at, default_unset, int_at, list_at, str_at};
 use super::super::{KindInfo, Strategy, meta};
 

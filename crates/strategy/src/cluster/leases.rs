@@ -4,7 +4,7 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::Value;
 
-use super::super::containers::{not_negative, required};
+use super::super::fields::{not_negative, required};
 use super::super::json::{at, int_at, str_at};
 use super::super::{KindInfo, Strategy, meta};
 

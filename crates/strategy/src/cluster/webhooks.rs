@@ -5,7 +5,7 @@ use davit_api::names;
 use http::Uri;
 use serde_json::Value;
 
-use super::super::containers::{choice, optional_choice};
+use super::super::fields::{choice, optional_choice};
 use super::super::json::{at, has, int_at, list_at, str_at};
 use super::super::selectors;
 use crate::conditions::validate_conditions;

@@ -6,8 +6,9 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::Value;
 
-use super::super::containers::{choice, port_number};
+use super::super::containers::port_number;
 use super::super::fields;
+use super::super::fields::choice;
 use super::super::json::{
     at, default, default_unset, int_at, list_at, list_mut, remove, same, str_at,
 };

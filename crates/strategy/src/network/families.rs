@@ -6,7 +6,7 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::{Value, json};
 
-use super::super::containers::optional_choice;
+use super::super::fields::optional_choice;
 use super::super::json::{at, has, keep as keep_key, list_at, set, str_at};
 
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use davit_api::field::{ErrorList, FieldError, Path};
 use serde_json::{Value, json};
 
-use super::super::containers::{choice, port_number, port_or_name, required};
+use super::super::containers::{port_number, port_or_name};
+use super::super::fields::{choice, required};
 use super::super::json::{at, at_mut, default, has, int_at, list_at, list_mut, set, str_at};
 use super::super::{KindInfo, Strategy, meta, selectors};
 use super::PROTOCOLS;

@@ -1,11 +1,11 @@
 //! What the writer of a pod spec is warned about.
 
 use davit_api::field::quote;
-use davit_api::quantity::Quantity;
 use serde_json::Value;
 
 use super::super::containers;
 use super::super::json::{at, has, int_at, list_at, str_at};
+use super::super::resources::fractions;
 
 /// Volumes that nothing mounts any more, what is said of them, and how the path ends.
 const OLD_VOLUMES: [(&str, &str); 9] = [
@@ -92,19 +92,6 @@ fn repeated(spec: &Value, list: &str, key: &str, path: &str, warnings: &mut Vec<
         if items[..i].iter().any(|e| str_at(e, &[key]) == value) {
             let value = quote(value);
             warnings.push(format!("{path}.{list}[{i}].{key}: duplicate {key} {value}"));
-        }
-    }
-}
-
-/// Parts of bytes are no amount of memory.
-pub(crate) fn fractions(of: &Value, list: &str, path: &str, warnings: &mut Vec<String>) {
-    for resource in ["memory", "ephemeral-storage", "storage"] {
-        let value = at(of, &[list, resource]);
-        let quantity = Quantity::from_json(value).ok().filter(|_| !value.is_null());
-        if let Some(quantity) = quantity.filter(|q| q.milli_value() % 1000 != 0) {
-            warnings.push(format!(
-                "{path}.{list}[{resource}]: fractional byte value \"{quantity}\" is invalid, must be an integer"
-            ));
         }
     }
 }

@@ -5,8 +5,8 @@ use davit_api::names;
 use davit_api::quantity::Quantity;
 use serde_json::{Value, json};
 
-use super::super::containers::{not_negative, optional_choice, required};
 use super::super::fields;
+use super::super::fields::{not_negative, optional_choice, required};
 use super::super::json::{
     at, at_mut, default, default_unset, int_at, list_at, remove, same, set, str_at,
 };

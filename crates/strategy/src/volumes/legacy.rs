@@ -5,8 +5,8 @@ use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::names;
 use serde_json::Value;
 
-use super::super::containers::{optional_choice, required};
 use super::super::fields;
+use super::super::fields::{optional_choice, required};
 use super::super::json::{at, has, int_at, list_at, str_at};
 
 /// What must be given of each.

@@ -4,7 +4,7 @@ use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::schedule::Schedule;
 use serde_json::Value;
 
-use super::super::containers::{choice, not_negative};
+use super::super::fields::{choice, not_negative};
 use super::super::json::{at, at_mut, bool_at, default, default_unset, str_at};
 use super::super::{KindInfo, Strategy, meta, pod_defaults, pods};
 use super::jobs::{spec_warnings, validate_spec};

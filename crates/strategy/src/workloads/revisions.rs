@@ -3,7 +3,7 @@
 use davit_api::field::{ErrorList, FieldError, Path};
 use serde_json::Value;
 
-use super::super::containers::not_negative;
+use super::super::fields::not_negative;
 use super::super::json::at;
 use super::super::{KindInfo, Strategy, meta};
 

@@ -4,8 +4,8 @@ use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::names;
 use serde_json::{Value, json};
 
-use super::super::containers::not_negative;
 use super::super::fields;
+use super::super::fields::not_negative;
 use super::super::json::{
     at, at_mut, default, default_unset, has, keep, list_at, list_mut, same, set, str_at,
 };

@@ -4,7 +4,7 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::Value;
 
-use super::super::super::containers::{not_negative, optional_choice};
+use super::super::super::fields::{not_negative, optional_choice};
 use super::super::super::json::{at, has, int_at, is_empty, list_at, str_at};
 use super::super::super::pod_spec;
 use super::indexes;

@@ -6,7 +6,7 @@
 use davit_api::field::{ErrorList, FieldError, Path};
 use serde_json::Value;
 
-use super::super::super::containers::not_negative;
+use super::super::super::fields::not_negative;
 use super::super::super::json::{at, bool_at, int_at, list_at, same, str_at};
 use super::indexes;
 
