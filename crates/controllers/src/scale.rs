@@ -81,7 +81,7 @@ impl Scales {
         let plain = |part: &&str| path_segment(part).is_some_and(|segment| segment == **part);
         let parts: Vec<&str> = api_version.split('/').collect();
         let (group, version) = match parts[..] {
-            _ if !parts.iter().all(|part| plain(&part)) => {
+            _ if !parts.iter().all(plain) => {
                 return Err(ScaleError::Version(api_version.to_owned()));
             }
             [version] => ("", version),
