@@ -10,8 +10,9 @@ mod offers;
 mod pod;
 
 use crate::args::{Explain, ExplainWhat};
-use crate::output::{self, Output};
+use crate::output::Output;
 use crate::paths;
+use crate::plain::printable_lines;
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
@@ -47,7 +48,7 @@ fn print(
     match output {
         Some(Output::Json) => println!("{}", serde_json::to_string_pretty(explanation)?),
         Some(Output::Yaml) => print!("{}", serde_saphyr::to_string(explanation)?),
-        Some(Output::Wide) | None => print!("{}", output::printable(&text())),
+        Some(Output::Wide) | None => print!("{}", printable_lines(&text())),
     }
     Ok(())
 }

@@ -13,6 +13,11 @@ pub(crate) fn printable(text: &str) -> String {
     text.trim_end().chars().map(shown).collect()
 }
 
+/// The lines of a text, each printable.
+pub(crate) fn printable_lines(text: &str) -> String {
+    text.lines().map(|line| printable(line) + "\n").collect()
+}
+
 /// The beginning and the end of a text that is longer.
 pub(crate) fn shortened(text: &str, width: usize) -> String {
     let chars: Vec<char> = text.chars().collect();
@@ -65,6 +70,10 @@ mod tests {
     fn nothing_moves_the_cursor() {
         let shown = printable("a\x1b[2Jb\nc\u{202e}d\r\n");
         assert_eq!(shown, "a\u{fffd}[2Jb c\u{fffd}d");
+        assert_eq!(
+            printable_lines("a\n  b\r\x07c"),
+            "a\n  b\u{fffd}\u{fffd}c\n"
+        );
     }
 
     #[test]

@@ -1,18 +1,13 @@
 //! Columns that line up.
 
-use crate::output;
-
-/// What a cell shows: it is on one line, and does nothing to the terminal.
-fn shown(cell: &str) -> String {
-    output::printable(cell).replace('\n', " ")
-}
+use crate::plain::printable;
 
 /// Prints rows under a header, each column as wide as its widest cell, three blanks apart, as kubectl does.
 pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = header.iter().map(|h| h.len()).collect();
     let rows: Vec<Vec<String>> = rows
         .iter()
-        .map(|row| row.iter().map(|cell| shown(cell)).collect())
+        .map(|row| row.iter().map(|cell| printable(cell)).collect())
         .collect();
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
