@@ -193,8 +193,11 @@ fn subject(subject: &Value, path: &Path, errors: &mut ErrorList) {
             errors.push(FieldError::required(&path.child("name"), ""));
         }
         if of == "ServiceAccount" {
-            let check = names::check_dns1123_subdomain;
-            fields::optional_name(given, "name", check, &path, errors);
+            let any_or_name: fields::NameCheck = |name| match name {
+                "*" => Vec::new(),
+                name => names::check_dns1123_subdomain(name),
+            };
+            fields::optional_name(given, "name", any_or_name, &path, errors);
             let check = names::check_dns1123_label;
             fields::optional_name(given, "namespace", check, &path, errors);
         }
