@@ -192,6 +192,43 @@ fn a_second_server_is_refused() {
     );
 }
 
+/// An update of davit does not begin anew beside the objects of the one before, whose keys were others.
+#[test]
+fn objects_of_an_earlier_davit_are_not_passed_over() {
+    let (Some(curl), Some(server)) = (harness::program("curl"), Server::start()) else {
+        return;
+    };
+    let url = server.url().to_string();
+    // `/davit/registry/core/configmaps/default/a`
+    let body =
+        r#"{"key": "L2Rhdml0L3JlZ2lzdHJ5L2NvcmUvY29uZmlnbWFwcy9kZWZhdWx0L2E=", "value": "e30="}"#;
+    let put = format!("{url}/v3/kv/put");
+    run(std::process::Command::new(curl).args(["-s", "-d", body, &put]));
+    for prefix in ["/registry", "/davit"] {
+        let dir = harness::temp_dir();
+        let out = std::process::Command::new(env!("CARGO_BIN_EXE_davit"))
+            .args([
+                "server",
+                "--port",
+                "0",
+                "--etcd-servers",
+                &url,
+                "--etcd-prefix",
+                prefix,
+                "--data-dir",
+            ])
+            .arg(dir.path())
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success());
+        assert!(
+            error.contains("below /davit/registry/ in etcd are objects"),
+            "{error}"
+        );
+    }
+}
+
 /// No etcd there: a sentence with the address, and the exit code says so.
 #[test]
 fn an_etcd_that_is_not_there_is_named() {

@@ -12,6 +12,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// What keys in etcd begin with, as kube-apiserver's do.
+const PREFIX: &str = "/registry";
+/// What they began with before davit had kube-apiserver's keys, and what they were below it.
+const FORMER_PREFIX: &str = "/davit";
+const FORMER_KEYS: &str = "/registry/";
+
 /// The store and how etcd is reached.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct StoreFlags {
@@ -22,7 +28,7 @@ pub(crate) struct StoreFlags {
     #[arg(long, value_name = "URL,...", value_delimiter = ',')]
     etcd_servers: Vec<EndpointUrl>,
     /// What the keys in etcd begin with
-    #[arg(long, value_name = "PREFIX", default_value = "/registry")]
+    #[arg(long, value_name = "PREFIX", default_value = PREFIX)]
     etcd_prefix: String,
     /// In which form built-in kinds are written to etcd, as kube-apiserver does: application/vnd.kubernetes.protobuf or
     /// application/json; both are read
@@ -157,15 +163,22 @@ impl StoreFlags {
             limit: Some(1),
             ..ListOptions::default()
         };
-        let found = store.list("/registry/", one).await?;
-        if found.items.is_empty() {
-            return Ok(());
-        }
+        let found = store.list(FORMER_KEYS, one.clone()).await?;
+        let is_here = !found.items.is_empty();
+        // An update of davit would begin anew without a word.
+        let is_new = self.etcd_prefix == PREFIX && store.list("", one).await?.items.is_empty();
+        let prefix = match (is_here, is_new) {
+            (true, _) => self.etcd_prefix.trim_end_matches('/'),
+            (false, true) if store.has_elsewhere(FORMER_PREFIX, FORMER_KEYS).await? => {
+                FORMER_PREFIX
+            }
+            (false, _) => return Ok(()),
+        };
         store.close().await;
         bail!(
-            "below {}/registry/ in etcd are objects of a davit from before it used kube-apiserver's keys: make a backup with that \
-             davit, and restore it with this one under another --etcd-prefix (docs/etcd.md)",
-            self.etcd_prefix.trim_end_matches('/')
+            "below {prefix}{FORMER_KEYS} in etcd are objects of a davit from before it used kube-apiserver's keys: make a backup with \
+             that davit, and restore it with this one (docs/etcd.md); for a new cluster, or where a restore has to go elsewhere, name \
+             another --etcd-prefix"
         )
     }
 }

@@ -131,6 +131,22 @@ impl EtcdStore {
             tasks: Mutex::new(tasks),
         })
     }
+
+    /// Whether this etcd has keys that begin with `below` in a store with another prefix.
+    ///
+    /// # Errors
+    /// etcd does not answer.
+    pub async fn has_elsewhere(&self, prefix: &str, below: &str) -> Result<bool> {
+        let (key, range_end) = Layout::new(prefix).range(below, None);
+        let request = RangeRequest {
+            key,
+            range_end,
+            count_only: true,
+            ..RangeRequest::default()
+        };
+        let (answer, _) = self.parts.cluster.range(request).await?;
+        Ok(answer.count > 0)
+    }
 }
 
 fn operation(request: request_op::Request) -> RequestOp {
