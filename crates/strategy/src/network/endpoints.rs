@@ -250,7 +250,7 @@ fn hints(
     }
 }
 
-/// A DNS name of two labels or more.
+/// The name of a machine. Kubernetes wants one with a domain, but a box of its own may have none.
 fn full_name(name: &str, path: &Path, errors: &mut ErrorList) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
@@ -260,9 +260,6 @@ fn full_name(name: &str, path: &Path, errors: &mut ErrorList) {
     let faults = names::check_dns1123_subdomain(name);
     if !faults.is_empty() {
         errors.push(FieldError::invalid(path, name, faults.join(",")));
-    } else if !name.contains('.') {
-        let fault = "should be a domain with at least two segments separated by dots";
-        errors.push(FieldError::invalid(path, name, fault));
     } else if let Some((label, faults)) = name
         .split('.')
         .map(|label| (label, names::check_dns1123_label(label)))
@@ -290,19 +287,51 @@ mod tests {
     fn faults_of_slices() {
         let one = json!({"addresses": ["10.0.0.7"]});
         let cases = [
-            (slice("IPv4", one.clone(), json!([{"name": "A_b"}])), format!("ports[0].name: Invalid value: \"A_b\": {LABEL}")),
-            (slice("IPv4", one.clone(), json!([{"port": 1}, {"port": 2}])), "ports[1].name: Duplicate value: \"\"".to_owned()),
-            (slice("IPv4", json!({"addresses": ["fd00::7"]}), json!([])), "endpoints[0].addresses: Invalid value: \"fd00::7\": must be an IPv4 address".to_owned()),
-            (slice("FQDN", json!({"addresses": ["a"]}), json!([])),
-                "endpoints[0].addresses[0]: Invalid value: \"a\": should be a domain with at least two segments separated by dots".to_owned()),
-            (slice("IPv4", json!({"addresses": ["10.0.0.7"], "hostname": "A_b"}), json!([])), format!("endpoints[0].hostname: Invalid value: \"A_b\": {LABEL}")),
-            (slice("IPv4", json!({"addresses": ["10.0.0.7"], "hints": {"forZones": [{"name": "z"}, {"name": "z"}], "forNodes": [{"name": "n"}, {"name": "n"}]}}), json!([])),
+            (
+                slice("IPv4", one.clone(), json!([{"name": "A_b"}])),
+                format!("ports[0].name: Invalid value: \"A_b\": {LABEL}"),
+            ),
+            (
+                slice("IPv4", one.clone(), json!([{"port": 1}, {"port": 2}])),
+                "ports[1].name: Duplicate value: \"\"".to_owned(),
+            ),
+            (
+                slice("IPv4", json!({"addresses": ["fd00::7"]}), json!([])),
+                "endpoints[0].addresses: Invalid value: \"fd00::7\": must be an IPv4 address"
+                    .to_owned(),
+            ),
+            (
+                slice("FQDN", json!({"addresses": [""]}), json!([])),
+                "endpoints[0].addresses[0]: Required value".to_owned(),
+            ),
+            (
+                slice(
+                    "IPv4",
+                    json!({"addresses": ["10.0.0.7"], "hostname": "A_b"}),
+                    json!([]),
+                ),
+                format!("endpoints[0].hostname: Invalid value: \"A_b\": {LABEL}"),
+            ),
+            (
+                slice(
+                    "IPv4",
+                    json!({"addresses": ["10.0.0.7"], "hints": {"forZones": [{"name": "z"}, {"name": "z"}], "forNodes": [{"name": "n"}, {"name": "n"}]}}),
+                    json!([]),
+                ),
                 "endpoints[0].hints.forZones[1].name: Duplicate value: \"z\"\n\
-                 endpoints[0].hints.forNodes[1].name: Duplicate value: \"n\"".to_owned()),
+                 endpoints[0].hints.forNodes[1].name: Duplicate value: \"n\""
+                    .to_owned(),
+            ),
         ];
         for (obj, wanted) in cases {
             assert_eq!(faults(SLICE.0, SLICE.1, SLICE.2, &obj), wanted);
         }
+        none(
+            SLICE.0,
+            SLICE.1,
+            SLICE.2,
+            &slice("FQDN", json!({"addresses": ["a"]}), json!([])),
+        );
         let port = json!([{"name": "", "port": 0, "appProtocol": "kubernetes.io/ws"}]);
         none(SLICE.0, SLICE.1, SLICE.2, &slice("IPv4", one.clone(), port));
     }
