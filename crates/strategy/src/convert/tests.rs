@@ -15,7 +15,8 @@ fn there_and_back(kind: &str, obj: &Value, from: &str, to: &str) -> Value {
 #[test]
 fn events_change_names() {
     let core = json!({"apiVersion": "v1", "involvedObject": {"name": "p"}, "message": "m",
-        "source": {"component": "c"}, "count": 2, "reason": "r"});
+        "source": {"component": "c"}, "count": 2, "reason": "r",
+        "reportingComponent": "", "reportingInstance": ""});
     let new = there_and_back("Event", &core, "v1", "events.k8s.io/v1");
     assert_eq!(new["regarding"]["name"], "p");
     assert_eq!(new["note"], "m");
@@ -48,14 +49,17 @@ fn claims_and_slices_of_v1beta1() {
     const NEW: &str = "resource.k8s.io/v1";
     let claim = json!({"apiVersion": OLD, "spec": {"devices": {"requests": [
         {"name": "a", "deviceClassName": "c", "count": 2},
-        {"name": "b", "firstAvailable": [{"name": "x", "deviceClassName": "c"}]}]}}});
+        {"name": "b", "deviceClassName": "", "firstAvailable": [{"name": "x", "deviceClassName": "c"}]}]}}});
     let new = there_and_back("ResourceClaim", &claim, OLD, NEW);
     let requests = &new["spec"]["devices"]["requests"];
     assert_eq!(
         requests[0],
         json!({"name": "a", "exactly": {"deviceClassName": "c", "count": 2}})
     );
-    assert_eq!(requests[1], claim["spec"]["devices"]["requests"][1]);
+    assert_eq!(
+        requests[1],
+        json!({"name": "b", "firstAvailable": [{"name": "x", "deviceClassName": "c"}]})
+    );
 
     let slice = json!({"apiVersion": OLD, "spec": {"driver": "d", "devices": [
         {"name": "x", "basic": {"attributes": {"a": {"int": 1}}}}]}});
