@@ -57,8 +57,8 @@ const OF_STORE: &str = "move DATA-DIR/store away and make a store of a backup: d
 const OF_OBJECTS: &str = "a server that is started refuses what it cannot read; delete such an object with its key, \
      or make a store of a backup: davit restore FILE --data-dir DATA-DIR";
 const OF_KEYS: &str = "put back pki/ from a copy of the data directory (a backup does not hold it)";
-const OF_LOG: &str = "move the file away: the next start begins a new one, and pods that hold devices are \
-     started anew";
+const OF_LOG: &str = "move the file away: the next start begins a new one with what the kubelet's checkpoint and state \
+     files beside it say";
 const OF_IMAGES: &str = "pull or import the image again";
 const OF_RECORDS: &str = "the next start leaves such a container alone; remove its directory below runtime/, \
      and davit makes another one for its pod";
@@ -107,27 +107,25 @@ fn files(data_dir: &Path, kubelet: &Path) -> Vec<PartReport> {
     if runtime.is_dir() {
         parts.push(images(&runtime));
         let (records, faults) = Embedded::examine(&runtime);
-        parts.push(PartReport {
-            part: "containers",
-            holds: output::count(records, "record"),
-            advice: advice(&faults, OF_RECORDS),
-            faults,
-        });
+        let holds = output::count(records, "record");
+        parts.push(PartReport::new("containers", holds, faults, OF_RECORDS));
     }
     parts
 }
 
-fn advice(faults: &[String], what: &'static str) -> Option<&'static str> {
-    (!faults.is_empty()).then_some(what)
-}
+impl PartReport {
+    fn new(part: &'static str, holds: String, faults: Vec<String>, way: &'static str) -> Self {
+        Self {
+            part,
+            holds,
+            advice: (!faults.is_empty()).then_some(way),
+            faults,
+        }
+    }
 
-/// A part that cannot be read at all.
-fn unreadable(part: &'static str, error: &dyn std::error::Error, way: &'static str) -> PartReport {
-    PartReport {
-        part,
-        holds: "not known".to_owned(),
-        faults: vec![error.to_string()],
-        advice: Some(way),
+    /// Of a part that cannot be read at all.
+    fn unreadable(part: &'static str, error: &dyn std::error::Error, way: &'static str) -> Self {
+        Self::new(part, "not known".to_owned(), vec![error.to_string()], way)
     }
 }
 
@@ -135,27 +133,18 @@ fn unreadable(part: &'static str, error: &dyn std::error::Error, way: &'static s
 async fn store(dir: &Path) -> PartReport {
     const PART: &str = "store";
     if !dir.join("complete").exists() {
-        return PartReport {
-            part: PART,
-            holds: "none here (a node's directory, or objects in etcd)".to_owned(),
-            faults: Vec::new(),
-            advice: None,
-        };
+        let holds = "none here (a node's directory, or objects in etcd)".to_owned();
+        return PartReport::new(PART, holds, Vec::new(), OF_STORE);
     }
     let store = match EmbeddedStore::open(dir, EmbeddedOptions::default()).await {
         Ok(store) => store,
-        Err(error) => return unreadable(PART, &error, OF_STORE),
+        Err(error) => return PartReport::unreadable(PART, &error, OF_STORE),
     };
     let read = read_all(&store).await;
     store.close().await;
     match read {
-        Err(error) => unreadable(PART, &error, OF_STORE),
-        Ok(objects) => PartReport {
-            part: PART,
-            holds: objects.to_string(),
-            advice: advice(&objects.faults, OF_OBJECTS),
-            faults: objects.faults,
-        },
+        Err(error) => PartReport::unreadable(PART, &error, OF_STORE),
+        Ok(objects) => PartReport::new(PART, objects.to_string(), objects.faults, OF_OBJECTS),
     }
 }
 
@@ -242,42 +231,32 @@ fn fault(pair: &KeyValue) -> Option<String> {
 
 fn keys(dir: &Path) -> PartReport {
     match pki::examine(dir, jiff::Timestamp::now()) {
-        Err(error) => unreadable("keys", &error, OF_KEYS),
-        Ok(summary) => PartReport {
-            part: "keys",
-            holds: format!("authorities: {}", summary.authorities),
-            advice: advice(&summary.faults, OF_KEYS),
-            faults: summary.faults,
-        },
+        Err(error) => PartReport::unreadable("keys", &error, OF_KEYS),
+        Ok(summary) => {
+            let holds = format!("authorities: {}", summary.authorities);
+            PartReport::new("keys", holds, summary.faults, OF_KEYS)
+        }
     }
 }
 
 fn allocation_log(path: &Path) -> Option<PartReport> {
     let summary = match allocation::summarize(path) {
         Ok(summary) => summary?,
-        Err(error) => return Some(unreadable("allocations", &error, OF_LOG)),
+        Err(error) => return Some(PartReport::unreadable("allocations", &error, OF_LOG)),
     };
     let mut holds = format!("pods with devices, CPUs or memory: {}", summary.pods);
     if summary.torn > 0 {
         holds += "; the end is not whole: it was never acknowledged, the next start drops it";
     }
-    Some(PartReport {
-        part: "allocations",
-        holds,
-        faults: Vec::new(),
-        advice: None,
-    })
+    Some(PartReport::new("allocations", holds, Vec::new(), OF_LOG))
 }
 
 fn images(runtime: &Path) -> PartReport {
     match Images::examine(runtime) {
-        Err(error) => unreadable("images", &error, OF_IMAGES),
-        Ok((count, faults)) => PartReport {
-            part: "images",
-            holds: output::count(count, "image"),
-            advice: advice(&faults, OF_IMAGES),
-            faults,
-        },
+        Err(error) => PartReport::unreadable("images", &error, OF_IMAGES),
+        Ok((count, faults)) => {
+            PartReport::new("images", output::count(count, "image"), faults, OF_IMAGES)
+        }
     }
 }
 
