@@ -171,6 +171,11 @@ fn items_064_to_071_a_machine_joins_by_a_token_and_is_taken_away() {
             .join("node-pki/kubelet-client-current.pem"),
     );
     let issued = std::fs::read(&certificate).unwrap();
+    let lease = ["-n", "kube-node-lease", "get", "lease", "edge"];
+    let lease = [&lease[..], &["-o", "jsonpath={.spec.renewTime}"]].concat();
+    eventually("the node has its lease", LONG, || {
+        output(&mut site.kubectl_command(&lease)).status.success()
+    });
     // The certificate of its server waits for somebody to approve it.
     eventually("a request for the server", LONG, || {
         site.kubectl(&["get", "csr"])
@@ -240,15 +245,6 @@ fn items_064_to_071_a_machine_joins_by_a_token_and_is_taken_away() {
     );
     drop(first);
     first = Processes(vec![site.node("first", "edge", join).spawn().unwrap()]);
-    let lease = [
-        "-n",
-        "kube-node-lease",
-        "get",
-        "lease",
-        "edge",
-        "-o",
-        "jsonpath={.spec.renewTime}",
-    ];
     let before = site.kubectl(&lease);
     eventually("the same node goes on", LONG, || {
         site.kubectl(&lease) != before

@@ -21,6 +21,10 @@ const OF_FILES: usize = 2;
 /// A connection that is asked to end gets so long to finish.
 const DRAIN: Duration = Duration::from_secs(10);
 
+/// How long a connection on which nothing is asked for stays open. Longer than the 90 seconds for which clients keep one (Go's
+/// `DefaultTransport`, hyper's pool): who closes it must be the one who asks, or a question can meet the close and is lost.
+pub const IDLE: Duration = Duration::from_secs(120);
+
 /// How many connections there may be and how long they may do nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {

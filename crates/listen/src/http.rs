@@ -5,7 +5,6 @@ use std::time::Duration;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 
-const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(32);
 /// The head of a request; also what is written before a client has read.
 const MAX_HEAD: usize = 256 * 1024;
 const MAX_HEADERS: usize = 256;
@@ -28,8 +27,8 @@ pub fn http(limits: HttpLimits) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_READ_TIMEOUT)
+        // Its clock runs while nobody asks, too: a head that does not come whole is [`crate::Connections`]' to end.
+        .header_read_timeout(None)
         .max_buf_size(MAX_HEAD)
         .max_headers(MAX_HEADERS);
     builder
@@ -45,4 +44,46 @@ pub fn http(limits: HttpLimits) -> auto::Builder<TokioExecutor> {
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
     builder
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::IDLE;
+    use bytes::Bytes;
+    use http_body_util::Full;
+    use hyper_util::rt::TokioIo;
+    use std::convert::Infallible;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// Of Go's `DefaultTransport` and of hyper's pool: how long a client keeps a connection that it does not use.
+    const KEPT_BY_CLIENTS: Duration = Duration::from_secs(90);
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_is_its_clients_to_close() {
+        assert!(IDLE > KEPT_BY_CLIENTS);
+        let (mut client, server) = tokio::io::duplex(4096);
+        let answer = hyper::service::service_fn(async |_| {
+            Ok::<_, Infallible>(http::Response::new(Full::new(Bytes::from_static(b"yes"))))
+        });
+        let serve = http(HttpLimits { streams: 1 });
+        let serve = tokio::spawn(async move {
+            let served = serve.serve_connection(TokioIo::new(server), answer);
+            served.await.map_err(|error| error.to_string())
+        });
+        for _ in 0..3 {
+            let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+            client.write_all(request).await.unwrap();
+            let mut answer = [0; 1024];
+            let mut read = 0;
+            while !answer[..read].ends_with(b"yes") {
+                let more = client.read(&mut answer[read..]).await.unwrap();
+                assert_ne!(more, 0, "closed");
+                read += more;
+            }
+            tokio::time::sleep(KEPT_BY_CLIENTS).await;
+        }
+        drop(client);
+        serve.await.unwrap().unwrap();
+    }
 }

@@ -26,7 +26,7 @@ mod unsent;
 
 pub use accept::accept;
 pub use body::TrackedBody;
-pub use connections::{ConnectionLimits, Connections, Lease};
+pub use connections::{ConnectionLimits, Connections, IDLE, Lease};
 pub use exchange::{AnswerKind, Busy, Exchange};
 pub use handshakes::handshake;
 pub use http::{HttpLimits, http};

@@ -53,7 +53,7 @@ const CONNECTIONS: ConnectionLimits = ConnectionLimits {
     loopback: 512,
     known: 2048,
     first_request: Duration::from_secs(15),
-    idle: Duration::from_secs(90),
+    idle: davit_listen::IDLE,
     long_running: 2048,
     sessions: 1024,
     session_idle: DEFAULT_SESSION_IDLE,

@@ -36,7 +36,7 @@ const CONNECTIONS: ConnectionLimits = ConnectionLimits {
     loopback: 128,
     known: 128,
     first_request: Duration::from_secs(15),
-    idle: Duration::from_secs(90),
+    idle: davit_listen::IDLE,
     long_running: 1,
     sessions: 1,
     session_idle: Duration::from_secs(90),

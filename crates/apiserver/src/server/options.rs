@@ -33,8 +33,7 @@ const CONNECTIONS: ConnectionLimits = ConnectionLimits {
     loopback: 1024,
     known: 8192,
     first_request: Duration::from_secs(15),
-    // as kube-apiserver's
-    idle: Duration::from_secs(90),
+    idle: davit_listen::IDLE,
     long_running: 65_536,
     sessions: 4096,
     // as the kubelet's
