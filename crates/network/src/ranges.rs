@@ -143,7 +143,9 @@ impl Claims {
             });
         }
         let text = owner.to_string_lossy();
-        fs::write(self.file(range), text.as_bytes()).map_err(|e| self.failed(e))
+        // Whole or not at all: on a full disk, too, it is still known whose tables and addresses these are.
+        davit_beneath::write_durably(self.file(range), text.as_bytes(), 0o644)
+            .map_err(|e| self.failed(e.into()))
     }
 
     /// What this owner has claimed. Blocks.
