@@ -219,6 +219,8 @@ fn where_nothing_is_nothing_is_ended() {
 
 /// `davit up --ephemeral`, started by a shell that waits for it.
 struct Ephemeral {
+    /// A directory for temporary files whose name leaves no room for sockets.
+    _temp: tempfile::TempDir,
     shell: Child,
     process: u32,
     dir: PathBuf,
@@ -230,9 +232,14 @@ impl Ephemeral {
         let script = format!(
             "{DAVIT} up --ephemeral --node-name node-1 --allow-host-image {args} & echo $!; wait"
         );
+        let temp = tempfile::Builder::new()
+            .prefix("for-temporary-files-of-one-who-likes-long-names-")
+            .tempdir()
+            .unwrap();
         let mut shell = Command::new("sh")
             .args(["-c", &script])
             .env("DAVIT_LOG", "warn")
+            .env("TMPDIR", temp.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -247,9 +254,10 @@ impl Ephemeral {
             .find_map(|word| word.strip_prefix("kubeconfig="));
         let kubeconfig = PathBuf::from(kubeconfig.unwrap());
         Self {
+            _temp: temp,
             shell,
             process,
-            dir: std::env::temp_dir().join(format!("davit-ephemeral-{process}")),
+            dir: Path::new("/tmp").join(format!("davit-ephemeral-{process}")),
             kubeconfig,
         }
     }
@@ -310,7 +318,7 @@ fn an_ephemeral_cluster_leaves_nothing() {
     });
     assert!(killed.dir.exists() && !mounts_below(&killed.dir).is_empty());
     // it ends with its parent, whatever becomes of that
-    let mut cluster = Ephemeral::up("--exit-with-parent").with_pod(&kubectl);
+    let mut cluster = Ephemeral::up("--exit-with-parent --sim-nodes 1").with_pod(&kubectl);
     eventually("the killed one is gone", || killed.is_gone());
     cluster.shell.kill().unwrap();
     cluster.shell.wait().unwrap();

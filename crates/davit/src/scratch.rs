@@ -16,6 +16,20 @@ const TEMPLATE: [&str; 2] = ["store", "pki"];
 /// What the directories are called, before the number of the process.
 const PREFIX: &str = "davit-ephemeral-";
 
+/// Bytes of the name of a directory for temporary files below which there is room for the sockets of a cluster, whose
+/// paths may have 107: those of plugins on simulated nodes have some ninety below it.
+const LONGEST_TEMP: usize = 16;
+
+/// Where the directories are: that of `TMPDIR`, unless its name leaves no room for sockets.
+fn temp_dir() -> PathBuf {
+    let named = std::env::temp_dir();
+    let usual = Path::new("/tmp");
+    if named.as_os_str().len() > LONGEST_TEMP && usual.is_dir() {
+        return usual.to_owned();
+    }
+    named
+}
+
 /// Directories that go with the process.
 pub(crate) struct Scratch {
     dir: PathBuf,
@@ -29,8 +43,7 @@ impl Scratch {
         if !args.ephemeral && !demo {
             return Ok(None);
         }
-        // Short: paths of unix sockets have little room.
-        let dir = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id()));
+        let dir = temp_dir().join(format!("{PREFIX}{}", std::process::id()));
         // Not one that somebody else has made there before.
         DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
             .create(&dir)
@@ -102,7 +115,7 @@ async fn clear(dir: &Path, place: &Place) -> Result<()> {
 
 /// Removes what clusters of this user have left that were killed.
 pub(crate) async fn sweep(args: &Up) {
-    let temp = std::env::temp_dir();
+    let temp = temp_dir();
     let own = nix::unistd::geteuid().as_raw();
     for entry in std::fs::read_dir(&temp).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
