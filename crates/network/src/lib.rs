@@ -134,6 +134,7 @@ pub fn remove(data_dir: &Path) -> Result<(), Error> {
 
 /// Takes away what clusters have left that are no more: whose data directory has gone. Blocks.
 fn sweep(data_dir: &Path) -> Result<(), Error> {
+    let _lock = Claims::of_nodes().lock_removal()?;
     for claims in [Claims::of_nodes(), Claims::of_clusters()] {
         for gone in claims.abandoned(data_dir)? {
             remove(&gone)?;

@@ -91,9 +91,22 @@ impl Claims {
 
     /// One process at a time.
     fn lock(&self) -> Result<Flock<File>, RangeError> {
+        self.lock_file(".lock")
+    }
+
+    /// Until it is dropped, nobody else removes what others have left: two that start at once would find each other's
+    /// tables and links gone halfway. Blocks.
+    ///
+    /// # Errors
+    /// When the claims cannot be written.
+    pub(crate) fn lock_removal(&self) -> Result<Flock<File>, RangeError> {
+        self.lock_file(".removal")
+    }
+
+    fn lock_file(&self, name: &str) -> Result<Flock<File>, RangeError> {
         let open = || {
             fs::create_dir_all(&self.dir)?;
-            File::create(self.dir.join(".lock"))
+            File::create(self.dir.join(name))
         };
         let file = open().map_err(|e| self.failed(e))?;
         Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, e)| self.failed(e.into()))
