@@ -1,12 +1,4 @@
-//! The node agent's view of everything a pod holds exclusively: device plugin devices, CPUs and
-//! memory.
-//!
-//! Order of calls: [`ContainerManager::start`], [`adopt`](ContainerManager::adopt) with what
-//! the runtime runs, [`sources_ready`](ContainerManager::sources_ready) once the pods of the
-//! node are known; then for each pod [`admit`](ContainerManager::admit), for each container
-//! at each of its starts [`container_options`](ContainerManager::container_options), and
-//! [`release`](ContainerManager::release) when the pod is gone or terminal and its containers
-//! have ended.
+//! What the node agent talks to: one manager before device manager, compute managers and resource claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The device manager: plugins, their devices, and which container gets which.
 //!
-//! Three parts with one owner each: the [`inventory`] knows what plugins say (pure state under
-//! one lock), the allocation log ([`crate::allocation::Ledger`]) knows who holds what, and
+//! Three parts with one owner each: the inventory knows what plugins say (pure state under
+//! one lock), the allocation log ([`crate::allocation`]) knows who holds what, and
 //! admission brings them together. Calls to plugins are made outside any lock and have
 //! deadlines. A plugin connection is an instance with a number of its own: what an old
 //! instance still says, or its end, never touches a newer one. Follows KEP-3573 and the
@@ -57,4 +57,4 @@ pub fn read_allocation(answer: &[u8]) -> Option<(usize, usize)> {
 }
 
 /// The folder of plugin sockets and the checkpoint, below the agent's root.
-pub const DEVICE_PLUGINS_DIR: &str = "device-plugins";
+const DEVICE_PLUGINS_DIR: &str = "device-plugins";

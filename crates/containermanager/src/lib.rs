@@ -4,6 +4,13 @@
 //! takes CSI drivers in ([`PluginHandler`]), where claims are read ([`dra::ClaimApi`]). Inside stand the allocation log
 //! ([`allocation`]), the device manager ([`devices`]), the CPU and memory managers ([`compute`]), dynamic resource allocation
 //! ([`dra`]), the plugin registry and the podresources service ([`podresources`]).
+//!
+//! Order of calls: [`ContainerManager::start`], [`adopt`](ContainerManager::adopt) with what
+//! the runtime runs, [`sources_ready`](ContainerManager::sources_ready) once the pods of the
+//! node are known; then for each pod [`admit`](ContainerManager::admit), for each container
+//! at each of its starts [`container_options`](ContainerManager::container_options), and
+//! [`release`](ContainerManager::release) when the pod is gone or terminal and its containers
+//! have ended.
 #![forbid(unsafe_code)]
 
 pub mod allocation;

@@ -21,7 +21,7 @@ use crate::devices::Manager;
 use service::Service;
 
 /// The folder of the socket below the agent's root.
-pub const POD_RESOURCES_DIR: &str = "pod-resources";
+const POD_RESOURCES_DIR: &str = "pod-resources";
 
 /// Serves podresources. The socket is renamed into place, so a client that reconnects never
 /// finds it absent.

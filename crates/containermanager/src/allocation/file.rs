@@ -274,7 +274,7 @@ pub struct LogSummary {
 /// Reads a log without changing it, or any file beside it; `None` when there is none.
 ///
 /// # Errors
-/// As [`super::Ledger::open`].
+/// The file cannot be read, or is no allocation log; a torn end is no error.
 pub fn summarize(path: &Path) -> Result<Option<LogSummary>, Error> {
     let failed = |source| Error::Io {
         path: path.to_owned(),

@@ -20,7 +20,7 @@ const GROUP: usize = 512;
 
 /// Why a commit did not become durable. Nothing of it counts.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum CommitError {
+pub(crate) enum CommitError {
     /// A device is in other hands.
     #[error(transparent)]
     Conflict(#[from] Conflict),
@@ -47,7 +47,7 @@ struct Commit {
 }
 
 /// The allocation log. See the module's description.
-pub struct Ledger {
+pub(crate) struct Ledger {
     shared: Arc<Shared>,
     queue: Mutex<Option<mpsc::Sender<Commit>>>,
     writer: Mutex<Option<JoinHandle<()>>>,
@@ -55,7 +55,7 @@ pub struct Ledger {
 
 /// Claims on devices of an admission under way. Dropping it gives up those that no commit has
 /// made durable.
-pub struct Reservation {
+pub(crate) struct Reservation {
     shared: Arc<Shared>,
     uid: String,
     claims: Vec<Claim>,
@@ -81,7 +81,7 @@ impl Ledger {
     ///
     /// # Errors
     /// The file cannot be used; a torn end is no error.
-    pub fn open(path: &Path, imported: Vec<Change>) -> Result<Self, Error> {
+    pub(crate) fn open(path: &Path, imported: Vec<Change>) -> Result<Self, Error> {
         let (mut file, mut commits) = LogFile::open(path)?;
         if commits.is_empty() && !imported.is_empty() {
             file.append(&[&imported])?;
@@ -113,22 +113,22 @@ impl Ledger {
     }
 
     /// Reads the table under its lock. Keep it short.
-    pub fn read<T>(&self, f: impl FnOnce(&Table) -> T) -> T {
+    pub(crate) fn read<T>(&self, f: impl FnOnce(&Table) -> T) -> T {
         f(&self.shared.table.lock())
     }
 
     /// Number of the durable state; changes with it.
-    pub fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         *self.shared.generation.borrow()
     }
 
     /// Watches [`generation`](Self::generation).
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
         self.shared.generation.subscribe()
     }
 
     /// An empty set of claims for a pod.
-    pub fn reservation(&self, uid: &str) -> Reservation {
+    pub(crate) fn reservation(&self, uid: &str) -> Reservation {
         Reservation {
             shared: self.shared.clone(),
             uid: uid.to_owned(),
@@ -143,7 +143,7 @@ impl Ledger {
     ///
     /// # Errors
     /// See [`CommitError`].
-    pub async fn commit(
+    pub(crate) async fn commit(
         &self,
         changes: Vec<Change>,
         mut claims: Reservation,
@@ -185,7 +185,7 @@ impl Ledger {
 impl Ledger {
     /// Writes what is queued and closes the file; later commits fail. What was read stays
     /// readable. Waits for the last sync.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let Some(queue) = self.queue.lock().take() else {
             return;
         };
@@ -217,7 +217,7 @@ impl Reservation {
     ///
     /// # Errors
     /// One of them is in other hands.
-    pub fn add(
+    pub(crate) fn add(
         &mut self,
         container: &str,
         kind: ContainerKind,

@@ -10,7 +10,7 @@ use davit_topology::memory::MemoryBlock;
 use super::record::{Change, ClaimHold, ComputeHold, DeviceHold, PodName, cpu_ids};
 
 /// The name under which the owners of CPUs are kept; no device plugin can have it.
-pub const CPU: &str = "cpu";
+pub(crate) const CPU: &str = "cpu";
 
 /// A device is in other hands.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,28 +26,28 @@ pub struct Conflict {
 
 /// Devices of one resource that one container holds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct HeldDevices {
+pub(crate) struct HeldDevices {
     /// The devices with their NUMA nodes.
-    pub devices: DeviceMap,
+    pub(crate) devices: DeviceMap,
     /// The plugin's ContainerAllocateResponse, protobuf.
-    pub response: Vec<u8>,
+    pub(crate) response: Vec<u8>,
     /// When they were allocated, milliseconds since 1970.
-    pub since: i64,
+    pub(crate) since: i64,
 }
 
 /// Everything one container holds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ContainerHoldings {
+pub(crate) struct ContainerHoldings {
     /// The kind of container.
-    pub kind: ContainerKind,
+    pub(crate) kind: ContainerKind,
     /// Devices by resource name.
-    pub devices: BTreeMap<String, HeldDevices>,
+    pub(crate) devices: BTreeMap<String, HeldDevices>,
     /// CPUs for its exclusive use.
-    pub cpus: CpuSet,
+    pub(crate) cpus: CpuSet,
     /// Memory set aside for it.
-    pub memory: Vec<MemoryBlock>,
+    pub(crate) memory: Vec<MemoryBlock>,
     /// When CPUs and memory were allocated, milliseconds since 1970.
-    pub compute_since: i64,
+    pub(crate) compute_since: i64,
 }
 
 impl ContainerHoldings {
@@ -64,18 +64,18 @@ impl ContainerHoldings {
 
 /// Everything one pod holds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PodHoldings {
+pub(crate) struct PodHoldings {
     /// The pod.
-    pub pod: PodName,
+    pub(crate) pod: PodName,
     /// By container name.
-    pub containers: BTreeMap<String, ContainerHoldings>,
+    pub(crate) containers: BTreeMap<String, ContainerHoldings>,
 }
 
 /// What the log knows about a resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ResourceRecord {
+pub(crate) struct ResourceRecord {
     /// Its plugin wants PreStartContainer calls.
-    pub pre_start: bool,
+    pub(crate) pre_start: bool,
 }
 
 /// The owner of one device: a pod, and in it one container for good, or init containers that
@@ -103,7 +103,7 @@ impl Table {
     /// # Errors
     /// Another pod has the device, or another container of the pod that keeps it. A keeper may
     /// take over what ordinary init containers of its own pod hold.
-    pub fn claim(
+    pub(crate) fn claim(
         &mut self,
         uid: &str,
         container: &str,
@@ -302,23 +302,23 @@ impl Table {
     }
 
     /// All resource claims that are prepared, or may be in part, by UID.
-    pub fn claims(&self) -> &BTreeMap<String, Arc<ClaimHold>> {
+    pub(crate) fn claims(&self) -> &BTreeMap<String, Arc<ClaimHold>> {
         &self.claims
     }
 
     /// The claims a pod uses.
-    pub fn claims_of(&self, pod: &str) -> impl Iterator<Item = &Arc<ClaimHold>> {
+    pub(crate) fn claims_of(&self, pod: &str) -> impl Iterator<Item = &Arc<ClaimHold>> {
         let uses = move |c: &&Arc<ClaimHold>| c.pods.iter().any(|p| p.uid == pod);
         self.claims.values().filter(uses)
     }
 
     /// All pods that hold something, by UID.
-    pub fn pods(&self) -> &BTreeMap<String, Arc<PodHoldings>> {
+    pub(crate) fn pods(&self) -> &BTreeMap<String, Arc<PodHoldings>> {
         &self.pods
     }
 
     /// What one container holds of one resource.
-    pub fn held(&self, uid: &str, container: &str, resource: &str) -> Option<&HeldDevices> {
+    pub(crate) fn held(&self, uid: &str, container: &str, resource: &str) -> Option<&HeldDevices> {
         self.pods
             .get(uid)?
             .containers
@@ -328,43 +328,39 @@ impl Table {
     }
 
     /// Whether a device has an owner, or is about to get one.
-    pub fn is_owned(&self, resource: &str, device: &DeviceId) -> bool {
+    pub(crate) fn is_owned(&self, resource: &str, device: &DeviceId) -> bool {
         self.owners
             .get(resource)
             .is_some_and(|o| o.contains_key(device))
     }
 
     /// UID of the pod that has a device, or is about to get it.
-    pub fn owner(&self, resource: &str, device: &DeviceId) -> Option<&str> {
+    pub(crate) fn owner(&self, resource: &str, device: &DeviceId) -> Option<&str> {
         Some(self.owners.get(resource)?.get(device)?.pod.as_str())
     }
 
-    /// UIDs of the pods that have devices of a resource, once for each device.
-    pub fn owners_of(&self, resource: &str) -> impl Iterator<Item = &str> {
-        let owners = self.owners.get(resource).into_iter().flatten();
-        owners.map(|(_, owner)| owner.pod.as_str())
-    }
-
     /// Resources of device plugins of which some device has an owner.
-    pub fn owned_resources(&self) -> impl Iterator<Item = (&String, usize)> {
+    pub(crate) fn owned_resources(&self) -> impl Iterator<Item = (&String, usize)> {
         let devices = self.owners.iter().filter(|(r, _)| *r != CPU);
         devices.map(|(r, o)| (r, o.len()))
     }
 
     /// Every container with what it holds.
-    pub fn containers(&self) -> impl Iterator<Item = (&PodName, &String, &ContainerHoldings)> {
+    pub(crate) fn containers(
+        &self,
+    ) -> impl Iterator<Item = (&PodName, &String, &ContainerHoldings)> {
         self.pods
             .values()
             .flat_map(|p| p.containers.iter().map(|(name, c)| (&p.pod, name, c)))
     }
 
     /// Resources whose plugins have registered and not gone for good.
-    pub fn known(&self) -> &BTreeMap<String, ResourceRecord> {
+    pub(crate) fn known(&self) -> &BTreeMap<String, ResourceRecord> {
         &self.known
     }
 
     /// The changes that lead from nothing to this table.
-    pub fn changes(&self) -> Vec<Change> {
+    pub(crate) fn changes(&self) -> Vec<Change> {
         let known = self.known.iter().map(|(resource, r)| Change::Learned {
             resource: resource.clone(),
             pre_start: r.pre_start,

@@ -1,17 +1,16 @@
 //! The allocation log under SIGKILL: a child process commits as fast as it can and is killed at
 //! a random moment, hundreds of times. Everything it was told is durable must be there.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use davit_containermanager::allocation::{Change, DeviceHold, Ledger, PodName};
 use davit_topology::NumaMask;
 use davit_topology::devices::{ContainerKind, DeviceSet};
+
+use super::{Change, DeviceHold, Ledger, PodName};
 
 const R: &str = "example.com/foo";
 const LOG: &str = "DAVIT_TEST_ALLOCATION_LOG";
@@ -138,7 +137,7 @@ fn nothing_acknowledged_is_lost_to_sigkill() {
     let (mut acknowledged, mut random) = (0, Random(0x5eed));
     for _ in 0..200 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["child", "--exact", "--nocapture"])
+            .args(["allocation::crash_tests::child", "--exact", "--nocapture"])
             .env(LOG, &path)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
