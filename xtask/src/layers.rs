@@ -38,6 +38,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-dns",
             "davit-csi",
             "davit-flexvolume",
+            "davit-containermanager",
             "davit-oci",
         ],
     ),

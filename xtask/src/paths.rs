@@ -9,7 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders whose files are looked at.
-const FOLDERS: [&str; 2] = ["crates/oci/src", "crates/node/src"];
+const FOLDERS: [&str; 3] = [
+    "crates/oci/src",
+    "crates/containermanager/src",
+    "crates/node/src",
+];
 
 /// What resolves a path. A leading dot is a method of `Path`; the others are functions and types.
 const CALLS: [&str; 41] = [
@@ -161,15 +165,22 @@ const MAY: &[(&str, &str)] = &[
     ("oci/src/netdev.rs", "pinned namespaces"),
     ("oci/src/network.rs", "pinned namespaces"),
     ("oci/src/rdt.rs", "the resctrl file system"),
+    ("containermanager/src/allocation/", "the allocation log"),
+    (
+        "containermanager/src/devices/",
+        "checkpoints and sockets of plugins",
+    ),
+    (
+        "containermanager/src/dra/",
+        "records of claims, devices of the host",
+    ),
+    ("containermanager/src/plugins", "sockets of plugins"),
     ("node/src/admission.rs", "what the kernel enforces, in /sys"),
     ("node/src/agent", "the node's own directories, static pods"),
-    ("node/src/allocation/", "the allocation log"),
     (
         "node/src/container_config.rs",
         "files that the node makes for its pods; sub-paths go through `beneath`",
     ),
-    ("node/src/devices/", "checkpoints and sockets of plugins"),
-    ("node/src/dra/", "records of claims, devices of the host"),
     ("node/src/eviction/", "usage of the node's file systems"),
     (
         "node/src/images/",
@@ -181,7 +192,6 @@ const MAY: &[(&str, &str)] = &[
         "the directory of the node's local volumes; what pods write is removed through `beneath`",
     ),
     ("node/src/machine", "/proc and /sys of the host"),
-    ("node/src/plugins", "sockets of plugins"),
     ("node/src/resize/", "the record of resizes"),
     ("node/src/security.rs", "the kernel's list of processors"),
     (

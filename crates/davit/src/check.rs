@@ -4,7 +4,7 @@ use crate::paths::{self, NodePaths};
 use crate::{output, owner, table};
 use anyhow::{Context, Result, bail};
 use davit_apiserver::pki;
-use davit_node::allocation;
+use davit_containermanager::allocation;
 use davit_oci::{Embedded, Images};
 use davit_store::embedded::{EmbeddedOptions, EmbeddedStore};
 use davit_store::{KeyValue, ListOptions, Store};

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use davit_containermanager::{ActivePods, Config, ContainerManager, Rejection};
 use davit_lab::Say;
 use davit_lab::devices::{Inventory, serve};
-use davit_node::containermanager::{ActivePods, Config, ContainerManager, Rejection};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use parking_lot::Mutex;

@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use davit_containermanager::{ActivePods, Config, ContainerManager};
 use davit_lab::Say;
 use davit_lab::devices::{Inventory, serve};
 use davit_lab::exporter::{self, Exporter};
-use davit_node::containermanager::{ActivePods, Config, ContainerManager};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

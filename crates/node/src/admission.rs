@@ -15,7 +15,7 @@ pub struct Refusal {
     /// Human readable, without the prefix of the status message.
     pub message: String,
     /// What could not be placed, and what would have to be freed for it.
-    pub misfit: Option<Box<crate::compute::Misfit>>,
+    pub misfit: Option<Box<davit_containermanager::compute::Misfit>>,
 }
 
 fn refuse(reason: &str, message: impl Into<String>) -> Result<(), Refusal> {

@@ -18,15 +18,9 @@ pub(crate) use dispatch::Inputs;
 pub use topology_report::define as define_topologies;
 
 use crate::cgroups::{CgroupDriver, CgroupOptions, PodCgroups};
-use crate::compute::{PinnedContainer, Settings};
-use crate::containermanager::{
-    Config as DeviceConfig, ContainerManager, FoundContainer, StartError,
-};
 use crate::context::Context;
 use crate::csi::Registrar;
-use crate::devices::UnhealthyPolicies;
 use crate::dns::ClusterDns;
-use crate::dra::{self, ApiClaims};
 use crate::eviction;
 use crate::images::collector::{self, Collector};
 use crate::images::credentials::{CredentialOptions, CredentialProviders};
@@ -39,7 +33,6 @@ use crate::network_abilities::NetworkAbilities;
 use crate::objects::{ApiObjects, ObjectSource};
 use crate::paths::Paths;
 use crate::pod_table::PodTable;
-use crate::podresources;
 use crate::podsapi;
 use crate::resources::Amounts;
 use crate::runtime_state::{State, keys};
@@ -52,6 +45,12 @@ use crate::volumes::Volumes;
 use crate::volumes::mounts::{Mounter, NoMounter, SystemMounter};
 use davit_api::features::Features;
 use davit_client::{EventRecorder, Informer};
+use davit_containermanager::compute::{PinnedContainer, Settings};
+use davit_containermanager::devices::UnhealthyPolicies;
+use davit_containermanager::dra::{self, ApiClaims};
+use davit_containermanager::{
+    Config as DeviceConfig, ContainerManager, FoundContainer, PluginHandler, Rate, StartError,
+};
 use davit_csi::Drivers;
 use davit_flexvolume::FlexDrivers;
 use davit_oci::runtime::Runtime;
@@ -144,7 +143,7 @@ pub struct NodeOptions {
     /// What happens to pods whose devices become unhealthy.
     pub unhealthy_devices: UnhealthyPolicies,
     /// How many calls the podresources socket takes.
-    pub podresources_rate: podresources::Rate,
+    pub podresources_rate: Rate,
     /// The CPU, memory and topology managers. Without a description of the machine the one at hand is read.
     pub resources: Settings,
     /// Credential provider plugins.
@@ -216,7 +215,7 @@ impl NodeOptions {
             plugin_wait: Duration::from_secs(5 * 60),
             driver_patience: Duration::from_secs(60),
             unhealthy_devices: UnhealthyPolicies::default(),
-            podresources_rate: podresources::Rate::default(),
+            podresources_rate: Rate::default(),
             resources: Settings::default(),
             credentials: CredentialOptions::default(),
             eviction: eviction::Config::default(),
@@ -482,7 +481,9 @@ impl NodeAgent {
             podresources_rate: options.podresources_rate,
             resources,
             dra: Some(dra_options(&client, &options)),
-            csi: options.mounts.then(|| registrar.clone()),
+            csi: options
+                .mounts
+                .then(|| registrar.clone() as Arc<dyn PluginHandler>),
             ..DeviceConfig::new(&root)
         };
         let devices = ContainerManager::start(config, pods.clone()).await?;

@@ -1,6 +1,5 @@
 //! The runtime's configuration of sandboxes and containers out of pod specs.
 
-use crate::containermanager::ContainerOptions;
 use crate::context::Context;
 use crate::env::{self, NodeFacts};
 use crate::expansion::{TooLong, expand};
@@ -12,6 +11,7 @@ use crate::runtime_state::{PodRuntime, container_annotations, container_labels, 
 use crate::volumes::{Mounted, Ready, SubPath, too_many_sub_paths};
 use crate::{dns, security, sysctls};
 use davit_beneath::private_dir;
+use davit_containermanager::ContainerOptions;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 use std::borrow::Cow;
@@ -31,7 +31,7 @@ pub enum Error {
     Security(#[from] security::Error),
     /// Devices.
     #[error(transparent)]
-    Devices(#[from] crate::containermanager::OptionsError),
+    Devices(#[from] davit_containermanager::OptionsError),
     /// A mount names a volume that the pod does not have.
     #[error("cannot find volume \"{volume}\" to mount into container \"{container}\"")]
     NoVolume {

@@ -2,7 +2,6 @@
 
 use crate::agent::NodeOptions;
 use crate::cgroups::PodCgroups;
-use crate::containermanager::{ActivePods, ContainerManager};
 use crate::csi::Registrar;
 use crate::env::NodeFacts;
 use crate::eviction::Condition;
@@ -20,6 +19,7 @@ use crate::status_manager::StatusManager;
 use crate::users::UserRanges;
 use crate::volumes::Volumes;
 use davit_client::{EventRecorder, Informer};
+use davit_containermanager::{ActivePods, ContainerManager};
 use davit_oci::runtime::Runtime;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};

@@ -1,5 +1,7 @@
 //! CSI drivers that register on this node: who they are goes into the Node and its CSINode (spec storage.md 5.2).
 
+use async_trait::async_trait;
+use davit_containermanager::{PluginHandler, PluginHandlerError};
 use davit_csi::Drivers;
 use davit_csi::registration::{
     AnnotationChange, NODE_ID_ANNOTATION, RegistrationError, annotation_with, annotation_without,
@@ -76,43 +78,6 @@ impl Registrar {
         }
     }
 
-    /// Whether a plugin may be registered.
-    pub(crate) fn validate(
-        &self,
-        name: &str,
-        endpoint: &Path,
-        socket: &Path,
-        versions: &[String],
-    ) -> Result<(), String> {
-        let validated = self.drivers.validate(name, endpoint, socket, versions);
-        validated.map_err(|error| error.to_string())
-    }
-
-    /// Takes a driver in. One that fails to say who it is, or about whom nothing can be written, is out again.
-    pub(crate) async fn register(
-        &self,
-        name: &str,
-        endpoint: PathBuf,
-        socket: &Path,
-        versions: &[String],
-    ) -> Result<(), Error> {
-        let driver = self
-            .drivers
-            .register(name, endpoint, socket.to_owned(), versions)?;
-        let told = async {
-            let info = driver.node_get_info().await?;
-            match tokio::time::timeout(DEADLINE, self.publish(name, &info)).await {
-                Ok(published) => published,
-                Err(_) => Err(Error::Late),
-            }
-        };
-        let told = told.await;
-        if told.is_err() {
-            self.drivers.deregister(socket);
-        }
-        told
-    }
-
     async fn publish(&self, driver: &str, info: &NodeGetInfoResponse) -> Result<(), Error> {
         let entry = csi_node_driver(driver, info)?;
         self.write(|node| {
@@ -139,30 +104,6 @@ impl Registrar {
         match tokio::time::timeout(DEADLINE, written).await {
             Ok(written) => written,
             Err(_) => Err(Error::Late),
-        }
-    }
-
-    /// Takes out what registered with this socket.
-    pub(crate) fn disconnect(self: &Arc<Self>, socket: &Path) {
-        for removed in self.drivers.deregister(socket) {
-            if removed.successor.is_some() {
-                continue;
-            }
-            let this = self.clone();
-            let name = removed.driver;
-            tokio::spawn(async move {
-                let withdrawn = tokio::time::timeout(DEADLINE, this.withdraw(&name)).await;
-                match withdrawn {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => {
-                        tracing::warn!(driver = name, %error, "the node still names a CSI driver that is gone");
-                    }
-                    Err(_) => tracing::warn!(
-                        driver = name,
-                        "the node still names a CSI driver that is gone"
-                    ),
-                }
-            });
         }
     }
 
@@ -279,6 +220,67 @@ impl Registrar {
             }
         }
         Err(Error::Late)
+    }
+}
+
+#[async_trait]
+impl PluginHandler for Registrar {
+    fn validate(
+        &self,
+        name: &str,
+        endpoint: &Path,
+        socket: &Path,
+        versions: &[String],
+    ) -> Result<(), PluginHandlerError> {
+        Ok(self.drivers.validate(name, endpoint, socket, versions)?)
+    }
+
+    /// One that fails to say who it is, or about whom nothing can be written, is out again.
+    async fn register(
+        &self,
+        name: &str,
+        endpoint: PathBuf,
+        socket: &Path,
+        versions: &[String],
+    ) -> Result<(), PluginHandlerError> {
+        let driver = self
+            .drivers
+            .register(name, endpoint, socket.to_owned(), versions)?;
+        let told = async {
+            let info = driver.node_get_info().await?;
+            match tokio::time::timeout(DEADLINE, self.publish(name, &info)).await {
+                Ok(published) => published,
+                Err(_) => Err(Error::Late),
+            }
+        };
+        let told = told.await;
+        if told.is_err() {
+            self.drivers.deregister(socket);
+        }
+        Ok(told?)
+    }
+
+    fn disconnect(self: Arc<Self>, socket: &Path) {
+        for removed in self.drivers.deregister(socket) {
+            if removed.successor.is_some() {
+                continue;
+            }
+            let this = self.clone();
+            let name = removed.driver;
+            tokio::spawn(async move {
+                let withdrawn = tokio::time::timeout(DEADLINE, this.withdraw(&name)).await;
+                match withdrawn {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => {
+                        tracing::warn!(driver = name, %error, "the node still names a CSI driver that is gone");
+                    }
+                    Err(_) => tracing::warn!(
+                        driver = name,
+                        "the node still names a CSI driver that is gone"
+                    ),
+                }
+            });
+        }
     }
 }
 

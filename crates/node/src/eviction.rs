@@ -16,7 +16,6 @@ pub use signals::{Condition, Config};
 
 use crate::admission::Refusal;
 use crate::agent::Inputs;
-use crate::containermanager::ActivePods;
 use crate::context::Context;
 use crate::metrics::EvictionSignal;
 use crate::pod::PodExt;
@@ -24,6 +23,7 @@ use crate::resources::Qos;
 use crate::runtime_state::keys;
 use crate::status::Verdict;
 use crate::worker::Forced;
+use davit_containermanager::ActivePods;
 use davit_oci::cgroup::Hierarchies;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;

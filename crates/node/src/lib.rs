@@ -1,21 +1,15 @@
-//! The node agent: pod workers, admission, resource managers, podresources, volumes, probes, status.
+//! The node agent: pod workers, admission, volumes, images, probes, status, eviction, the node's server.
 #![forbid(unsafe_code)]
 
 pub mod admission;
 pub mod agent;
-pub mod allocation;
 pub mod backoff;
 pub mod cgroups;
-mod checksum;
-pub mod compute;
 pub mod container_config;
-pub mod containermanager;
 pub mod context;
 mod csi;
-pub mod devices;
 pub mod dial;
 pub mod dns;
-pub mod dra;
 pub mod durations;
 pub mod env;
 pub mod eviction;
@@ -32,10 +26,8 @@ pub mod network_abilities;
 pub mod objects;
 pub mod paths;
 pub mod plan;
-pub mod plugins;
 pub mod pod;
 pub mod pod_table;
-pub mod podresources;
 pub mod podsapi;
 pub mod probes;
 pub mod resize;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use davit_api::kinds::{KindTable, TypeId, builtin};
+use davit_containermanager::{ActivePods as _, Limit, Rate};
 use davit_proto::pods::v1alpha1 as pb;
 use davit_proto::pods::v1alpha1::pods_server::{Pods, PodsServer};
 use davit_proto::unix::{self, Listener, MAX_MESSAGE};
@@ -22,10 +23,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Request, Response, Status};
 
-use crate::containermanager::ActivePods as _;
 use crate::pod::PodExt;
 use crate::pod_table::PodTable;
-use crate::podresources::{Limit, Rate};
 use crate::status_manager::StatusManager;
 
 /// The folder of the socket below the agent's root.

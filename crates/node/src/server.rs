@@ -300,7 +300,7 @@ fn not_allowed() -> Response<Body> {
 }
 
 fn pods(ctx: &Context) -> Response<Body> {
-    use crate::containermanager::ActivePods;
+    use davit_containermanager::ActivePods;
     let items: Vec<Pod> = ctx
         .pods
         .all_pods()

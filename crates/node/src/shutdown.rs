@@ -4,12 +4,12 @@
 
 use crate::admission::Refusal;
 use crate::agent::Inputs;
-use crate::containermanager::ActivePods;
 use crate::context::Context;
 use crate::eviction::rank::{CRITICAL, is_critical};
 use crate::pod::PodExt;
 use crate::status::Verdict;
 use crate::worker::Forced;
+use davit_containermanager::ActivePods;
 use k8s_openapi::api::core::v1::Pod;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -106,10 +106,12 @@ fn zone() -> Option<Zone> {
 pub fn plugin(data: &[u8]) {
     let [kind, message @ ..] = data else { return };
     if kind % 2 == 0 {
-        if let Some(devices) = davit_node::devices::read_list(message) {
+        if let Some(devices) = davit_containermanager::devices::read_list(message) {
             assert!(devices.len() <= message.len(), "more devices than bytes");
         }
-    } else if let Some((given, conflicts)) = davit_node::devices::read_allocation(message) {
+    } else if let Some((given, conflicts)) =
+        davit_containermanager::devices::read_allocation(message)
+    {
         assert!(given + conflicts <= message.len(), "more than was said");
     }
 }

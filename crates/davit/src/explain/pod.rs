@@ -3,7 +3,7 @@
 use super::offers::Findings;
 use crate::table;
 use davit_api::devices::Device;
-use davit_node::compute::{Misfit, REFUSAL_ANNOTATION};
+use davit_containermanager::compute::{Misfit, REFUSAL_ANNOTATION};
 use davit_scheduler::{Record, VERDICT_ANNOTATION};
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use serde::Serialize;

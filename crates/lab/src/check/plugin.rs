@@ -333,7 +333,7 @@ impl Run<'_> {
                 Err(format!("{versions:?}"))
             },
         );
-        let name = davit_node::devices::check_resource_name(&registered.resource);
+        let name = davit_containermanager::devices::check_resource_name(&registered.resource);
         let resource = registered.resource.clone();
         report.verdict(
             "register-name",

@@ -480,7 +480,7 @@ pub(super) fn put(all: &mut Vec<davit_sdk::deviceplugin::Device>, device: &Devic
 /// # Errors
 /// What is wrong with it.
 fn check_name(name: &str) -> Result<(), String> {
-    davit_node::devices::check_resource_name(name).map_err(|e| e.to_string())
+    davit_containermanager::devices::check_resource_name(name).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]

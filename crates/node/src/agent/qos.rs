@@ -1,7 +1,7 @@
 //! Keeps the cgroups of all pods and of the classes of service what they should be.
 
-use crate::containermanager::ActivePods;
 use crate::context::Context;
+use davit_containermanager::ActivePods;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;

@@ -2,8 +2,6 @@
 
 use super::{Next, Stage, Worker};
 use crate::admission::{Refusal, check_node};
-use crate::compute::REFUSAL_ANNOTATION;
-use crate::containermanager::Rejection;
 use crate::machine::Machine;
 use crate::metrics::Reason;
 use crate::pod::PodExt;
@@ -11,6 +9,8 @@ use crate::resources::{Amounts, amount};
 use crate::runtime_state::PodRuntime;
 use crate::status::{Verdict, Waiting};
 use crate::{eviction, shutdown};
+use davit_containermanager::Rejection;
+use davit_containermanager::compute::REFUSAL_ANNOTATION;
 use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::sync::Notify;

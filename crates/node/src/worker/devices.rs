@@ -1,10 +1,10 @@
 //! What becomes of a pod one of whose devices breaks.
 
 use super::Worker;
-use crate::devices::{HeldDevice, UnhealthyPolicy};
 use crate::pod::PodExt;
 use crate::runtime_state::{PodRuntime, State};
 use crate::status::Verdict;
+use davit_containermanager::devices::{HeldDevice, UnhealthyPolicy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

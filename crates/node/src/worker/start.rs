@@ -203,7 +203,7 @@ impl Worker {
         };
         let devices = match role {
             // It has no devices, but stays off the CPUs of others.
-            Role::Ephemeral => crate::containermanager::ContainerOptions {
+            Role::Ephemeral => davit_containermanager::ContainerOptions {
                 compute: ctx.devices.compute_options(pod.uid(), &container.name),
                 ..Default::default()
             },
