@@ -1,8 +1,18 @@
-//! Who gets which names: no two definitions of a group share one.
+//! Who gets which names: no two definitions of a group share one, and none is called as a built-in kind, whose objects would
+//! be its own.
 
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
+
+use crate::storage;
+
+/// Whether the objects of a definition would be those of a built-in kind.
+pub(super) fn are_built_in(definition: &Value) -> bool {
+    let spec = &definition["spec"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    storage::is_built_in(&text(&spec["group"]), &text(&spec["names"]["plural"]))
+}
 
 /// The names a definition gets, and whether it gets all that it asked for.
 #[derive(Debug, PartialEq)]
@@ -61,6 +71,10 @@ pub(super) fn accept<'a>(definition: &Value, others: impl Iterator<Item = &'a Va
             many => conflict = Some((reason, format!("[{}]", many.join(", ")))),
         }
     }
+    if are_built_in(definition) {
+        let plural = wanted["plural"].as_str().unwrap_or_default();
+        conflict = Some(("PluralConflict", in_use(plural)));
+    }
     match wanted.get("categories") {
         Some(categories) => names["categories"] = categories.clone(),
         None => {
@@ -75,6 +89,22 @@ pub(super) fn accept<'a>(definition: &Value, others: impl Iterator<Item = &'a Va
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_definition_is_called_as_a_built_in_kind() {
+        for (group, plural, taken) in [
+            ("rbac.authorization.k8s.io", "clusterroles", true),
+            // where classic claims are
+            ("resource.k8s.io-v1alpha1", "resourceclaims", true),
+            ("rbac.authorization.k8s.io", "roles2", false),
+            ("example.com", "clusterroles", false),
+        ] {
+            let names = json!({"plural": plural, "kind": "A"});
+            let definition = json!({"spec": {"group": group, "names": names}});
+            let accepted = accept(&definition, std::iter::empty());
+            assert_eq!(accepted.conflict.is_some(), taken, "{plural}.{group}");
+        }
+    }
 
     // 159
     #[test]
