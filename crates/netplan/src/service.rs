@@ -221,6 +221,8 @@ impl Port<'_> {
                 (other, _) => other,
             };
             self.reach(*address, &target, plan);
+            let place = Key::service(Map::Services, *address, self.protocol, self.port);
+            plan.balanced.insert(place);
         }
         if let Some(number) = self.node_port {
             self.reach_node(number, &external(true), plan);

@@ -11,6 +11,18 @@ pub(super) struct Claims {
     plans: HashMap<ObjectKey, Plan>,
     /// Pods are endpoints of several Services, and users write equal addresses.
     holders: BTreeMap<Key, BTreeSet<ObjectKey>>,
+    /// To whom a load balancer leads, by address and port.
+    balanced: BTreeMap<Key, BTreeSet<ObjectKey>>,
+}
+
+/// One less who has something.
+fn leave(all: &mut BTreeMap<Key, BTreeSet<ObjectKey>>, what: &Key, who: &ObjectKey) {
+    if let Some(have) = all.get_mut(what) {
+        have.remove(who);
+        if have.is_empty() {
+            all.remove(what);
+        }
+    }
 }
 
 impl Claims {
@@ -20,6 +32,7 @@ impl Claims {
             family,
             plans: HashMap::new(),
             holders: BTreeMap::new(),
+            balanced: BTreeMap::new(),
         }
     }
 
@@ -41,12 +54,7 @@ impl Claims {
             if new.entries.contains_key(entry) {
                 continue;
             }
-            if let Some(holders) = self.holders.get_mut(entry) {
-                holders.remove(key);
-                if holders.is_empty() {
-                    self.holders.remove(entry);
-                }
-            }
+            leave(&mut self.holders, entry, key);
             touched.insert(entry.clone());
         }
         for entry in new.entries.keys() {
@@ -54,10 +62,20 @@ impl Claims {
             holders.insert(key.clone());
             touched.insert(entry.clone());
         }
+        for place in old.balanced.difference(&new.balanced) {
+            leave(&mut self.balanced, place, key);
+        }
+        for place in &new.balanced {
+            let to = self.balanced.entry(place.clone()).or_default();
+            to.insert(key.clone());
+        }
         // What others have written about an address counts only as long as it is nobody's own.
         let (before, own) = (old.own_addresses(), new.own_addresses());
-        for address in before.symmetric_difference(&own) {
-            let at = Key::all_at(*address).into_iter();
+        let mut changed: BTreeSet<_> = before.symmetric_difference(&own).copied().collect();
+        let places = old.balanced.symmetric_difference(&new.balanced);
+        changed.extend(places.filter_map(|place| place.address(self.family)));
+        for address in changed {
+            let at = Key::all_at(address).into_iter();
             let keys = at.flat_map(|range| self.holders.range(range));
             touched.extend(keys.map(|(key, _)| key.clone()));
         }
@@ -71,12 +89,16 @@ impl Claims {
         self.plans.get(self.holder(key)?)?.entries.get(key)
     }
 
-    /// Of several that want one element, the one whose own the address is has it; where it is nobody's, the first by name.
-    /// Who may write a Service may write any address into it, the API server's and the DNS server's, too.
+    /// Of several that want one element, the one whose own the address is has it, or to which a load balancer leads from
+    /// there; else the first by name. Who may write a Service may write any address into it, the API server's and the DNS
+    /// server's and those of others' load balancers, too.
     fn holder(&self, key: &Key) -> Option<&ObjectKey> {
         let holders = self.holders.get(key)?;
         let own = key.address(self.family).map(Key::cluster_address);
-        match own.and_then(|own| self.holders.get(&own)) {
+        let own = own.and_then(|own| self.holders.get(&own));
+        let place = key.place(self.family);
+        let balanced = place.and_then(|place| self.balanced.get(&place));
+        match own.or(balanced) {
             Some(owners) => owners.intersection(holders).next(),
             None => holders.first(),
         }
@@ -115,6 +137,52 @@ mod tests {
     fn leading_to(claims: &Claims, endpoint: &str) -> usize {
         let is_it = |key: &&Key| matches!(claims.value(key), Some(Value::Endpoint(at, _)) if at.to_string() == endpoint);
         claims.all().filter(is_it).count()
+    }
+
+    /// `externalIPs` are what somebody says himself; the addresses of load balancers users do not write.
+    #[test]
+    fn nobody_takes_what_a_load_balancer_leads_to() {
+        let port = |port: u16| json!([{ "port": port, "protocol": "TCP" }]);
+        let web = json!({ "type": "LoadBalancer", "clusterIP": "10.96.0.20", "ports": port(443) });
+        let web = of(web, Some("192.0.2.200"), "10.244.0.1");
+        let external = |number| json!({ "clusterIP": "10.96.0.77", "externalIPs": ["192.0.2.200"], "ports": port(number) });
+        let thief = of(external(443), None, "10.244.0.66");
+        let beside = of(external(8443), None, "10.244.0.55");
+        for first in ["aaa", "zzz"] {
+            let (mut claims, mut touched) = (Claims::new(Family::V4), BTreeSet::new());
+            claims.enter(&key(first), thief.clone(), &mut touched);
+            claims.enter(&key("beside"), beside.clone(), &mut touched);
+            let alone = leading_to(&claims, "10.244.0.66");
+            touched.clear();
+            claims.enter(&key("m"), web.clone(), &mut touched);
+            assert_eq!(
+                leading_to(&claims, "10.244.0.1"),
+                2,
+                "both of its addresses"
+            );
+            assert_eq!(leading_to(&claims, "10.244.0.66") * 2, alone);
+            assert_eq!(leading_to(&claims, "10.244.0.55"), 2, "another port");
+            let is_theirs = |key: &&Key| {
+                key.place(Family::V4)
+                    .is_some_and(|place| web.balanced.contains(&place))
+            };
+            assert!(
+                thief
+                    .entries
+                    .keys()
+                    .filter(is_theirs)
+                    .all(|key| touched.contains(key))
+            );
+            // Nor while it has no endpoint.
+            let mut nobody = web.clone();
+            nobody
+                .entries
+                .retain(|key, _| key.address(Family::V4).is_none());
+            claims.enter(&key("m"), nobody, &mut touched);
+            assert_eq!(leading_to(&claims, "10.244.0.66") * 2, alone);
+            claims.enter(&key("m"), Plan::nothing(Family::V4), &mut touched);
+            assert_eq!(leading_to(&claims, "10.244.0.66"), alone, "nobody's again");
+        }
     }
 
     #[test]
