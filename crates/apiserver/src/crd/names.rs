@@ -7,11 +7,15 @@ use serde_json::{Value, json};
 
 use crate::storage;
 
-/// Whether the objects of a definition would be those of a built-in kind.
+/// Whether the objects of a definition would be those of a built-in kind: by the name that it asks for, or the one that its status
+/// says it has, which others may write.
 pub(super) fn are_built_in(definition: &Value) -> bool {
     let spec = &definition["spec"];
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    storage::is_built_in(&text(&spec["group"]), &text(&spec["names"]["plural"]))
+    let group = spec["group"].as_str().unwrap_or_default();
+    let accepted = &definition["status"]["acceptedNames"];
+    let plurals = [&spec["names"]["plural"], &accepted["plural"]];
+    let mut plurals = plurals.into_iter().filter_map(Value::as_str);
+    plurals.any(|plural| storage::is_built_in(group, plural))
 }
 
 /// The names a definition gets, and whether it gets all that it asked for.
@@ -37,6 +41,9 @@ pub(super) fn accept<'a>(definition: &Value, others: impl Iterator<Item = &'a Va
         kinds.extend(text("listKind"));
     }
     let wanted = &definition["spec"]["names"];
+    let group = definition["spec"]["group"].as_str().unwrap_or_default();
+    let built_in = wanted["plural"].as_str();
+    resources.extend(built_in.filter(|plural| storage::is_built_in(group, plural)));
     let mut names = definition["status"]["acceptedNames"].clone();
     if !names.is_object() {
         names = json!({});
@@ -71,10 +78,6 @@ pub(super) fn accept<'a>(definition: &Value, others: impl Iterator<Item = &'a Va
             many => conflict = Some((reason, format!("[{}]", many.join(", ")))),
         }
     }
-    if are_built_in(definition) {
-        let plural = wanted["plural"].as_str().unwrap_or_default();
-        conflict = Some(("PluralConflict", in_use(plural)));
-    }
     match wanted.get("categories") {
         Some(categories) => names["categories"] = categories.clone(),
         None => {
@@ -100,9 +103,13 @@ mod tests {
             ("example.com", "clusterroles", false),
         ] {
             let names = json!({"plural": plural, "kind": "A"});
-            let definition = json!({"spec": {"group": group, "names": names}});
+            let definition = json!({"spec": {"group": group, "names": names.clone()}});
             let accepted = accept(&definition, std::iter::empty());
             assert_eq!(accepted.conflict.is_some(), taken, "{plural}.{group}");
+            let status = json!({"acceptedNames": names});
+            let names = json!({"plural": "others", "kind": "A"});
+            let written = json!({"spec": {"group": group, "names": names}, "status": status});
+            assert_eq!(are_built_in(&written), taken, "{plural}.{group}");
         }
     }
 
