@@ -11,8 +11,8 @@ pub(super) struct Claims {
     plans: HashMap<ObjectKey, Plan>,
     /// Pods are endpoints of several Services, and users write equal addresses.
     holders: BTreeMap<Key, BTreeSet<ObjectKey>>,
-    /// To whom a load balancer leads, by address and port.
-    balanced: BTreeMap<Key, BTreeSet<ObjectKey>>,
+    /// Whose places are whose.
+    places: BTreeMap<Key, BTreeSet<ObjectKey>>,
 }
 
 /// One less who has something.
@@ -32,7 +32,7 @@ impl Claims {
             family,
             plans: HashMap::new(),
             holders: BTreeMap::new(),
-            balanced: BTreeMap::new(),
+            places: BTreeMap::new(),
         }
     }
 
@@ -62,17 +62,17 @@ impl Claims {
             holders.insert(key.clone());
             touched.insert(entry.clone());
         }
-        for place in old.balanced.difference(&new.balanced) {
-            leave(&mut self.balanced, place, key);
+        for place in old.places.difference(&new.places) {
+            leave(&mut self.places, place, key);
         }
-        for place in &new.balanced {
-            let to = self.balanced.entry(place.clone()).or_default();
-            to.insert(key.clone());
+        for place in &new.places {
+            let owners = self.places.entry(place.clone()).or_default();
+            owners.insert(key.clone());
         }
         // What others have written about an address counts only as long as it is nobody's own.
         let (before, own) = (old.own_addresses(), new.own_addresses());
         let mut changed: BTreeSet<_> = before.symmetric_difference(&own).copied().collect();
-        let places = old.balanced.symmetric_difference(&new.balanced);
+        let places = old.places.symmetric_difference(&new.places);
         changed.extend(places.filter_map(|place| place.address(self.family)));
         for address in changed {
             let at = Key::all_at(address).into_iter();
@@ -90,15 +90,14 @@ impl Claims {
     }
 
     /// Of several that want one element, the one whose own the address is has it, or to which a load balancer leads from
-    /// there; else the first by name. Who may write a Service may write any address into it, the API server's and the DNS
-    /// server's and those of others' load balancers, too.
+    /// there; else the first by name. Nobody has one where API servers are. Who may write a Service may write any address into
+    /// it, the API server's and the DNS server's and those of others' load balancers, too.
     fn holder(&self, key: &Key) -> Option<&ObjectKey> {
         let holders = self.holders.get(key)?;
         let own = key.address(self.family).map(Key::cluster_address);
         let own = own.and_then(|own| self.holders.get(&own));
         let place = key.place(self.family);
-        let balanced = place.and_then(|place| self.balanced.get(&place));
-        match own.or(balanced) {
+        match own.or_else(|| self.places.get(&place?)) {
             Some(owners) => owners.intersection(holders).next(),
             None => holders.first(),
         }
@@ -164,7 +163,7 @@ mod tests {
             assert_eq!(leading_to(&claims, "10.244.0.55"), 2, "another port");
             let is_theirs = |key: &&Key| {
                 key.place(Family::V4)
-                    .is_some_and(|place| web.balanced.contains(&place))
+                    .is_some_and(|place| web.places.contains(&place))
             };
             assert!(
                 thief
@@ -182,6 +181,33 @@ mod tests {
             assert_eq!(leading_to(&claims, "10.244.0.66") * 2, alone);
             claims.enter(&key("m"), Plan::nothing(Family::V4), &mut touched);
             assert_eq!(leading_to(&claims, "10.244.0.66"), alone, "nobody's again");
+        }
+    }
+
+    /// All nodes would ask somebody's pod for what they are to do.
+    #[test]
+    fn nobody_takes_the_places_of_api_servers() {
+        let thief = json!({ "clusterIP": "10.96.0.77", "externalIPs": ["192.0.2.1"],
+            "ports": [{ "port": 6443, "protocol": "TCP" }] });
+        let thief = of(thief, None, "10.244.0.66");
+        let service = json!({ "metadata": { "name": "kubernetes", "namespace": "default" },
+            "spec": { "clusterIP": "10.96.0.1", "ports": [{ "name": "https", "port": 443, "protocol": "TCP" }] } });
+        let slice = |name: &str| {
+            json!({ "metadata": { "name": name }, "addressType": "IPv4", "endpoints": [{ "addresses": ["192.0.2.1"] }],
+                "ports": [{ "name": "https", "port": 6443, "protocol": "TCP" }] })
+        };
+        let service = serde_json::from_value(service).unwrap();
+        for (name, is_theirs) in [("kubernetes", true), ("somebodys", false)] {
+            let slice = serde_json::from_value(slice(name)).unwrap();
+            let api = plan(&service, &[&slice], &Node::default(), Family::V4);
+            let (mut claims, mut touched) = (Claims::new(Family::V4), BTreeSet::new());
+            claims.enter(&key("aaa"), thief.clone(), &mut touched);
+            let alone = leading_to(&claims, "10.244.0.66");
+            claims.enter(&key("default"), api, &mut touched);
+            let left = leading_to(&claims, "10.244.0.66");
+            assert_eq!(left * 2 == alone, is_theirs, "its own address is left");
+            claims.enter(&key("default"), Plan::nothing(Family::V4), &mut touched);
+            assert_eq!(leading_to(&claims, "10.244.0.66"), alone);
         }
     }
 

@@ -120,6 +120,7 @@ fn give_up(socket: &UnixStream, filter: &[Vec<u64>]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::libc;
     use nix::sched::unshare;
     use rustix::fs::{fstatfs, readlinkat};
     use std::fs::File;
