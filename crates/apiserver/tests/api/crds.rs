@@ -457,6 +457,8 @@ async fn a_definition_of_a_built_in_kind_is_not_served() {
     roles["metadata"]["annotations"] = json!({"api-approved.kubernetes.io": "unapproved, x"});
     let held = |list: Value| list["items"].as_array().unwrap().len();
     let all = format!("/apis/{group}/v1/clusterroles");
+    let role = json!({"metadata": {"name": "held"}, "rules": []});
+    c.post(&all, &role).await.ok(201);
     let before = held(c.get(&all).await.json());
     assert!(before > 0);
     c.post(CRDS, &roles).await.ok(201);
