@@ -3,6 +3,8 @@
 //! One cluster without containers for all of it. Users are known by tokens; what they hold is given in one namespace, `foo`,
 //! and what they try to reach is outside of it.
 
+#[path = "requests/definitions.rs"]
+mod definitions;
 #[path = "requests/names.rs"]
 mod names;
 #[path = "requests/paths.rs"]
@@ -327,6 +329,7 @@ fn requests_do_what_they_were_allowed_for() {
     paths::paths_read_twice(&t);
     reach::headers_that_claim(&t);
     names::names_that_are_requests(&t);
+    definitions::of_built_in_kinds(&t);
     reach::endpoints_of_this_machine(&t);
     reach::nodes_of_this_machine(&t);
     reach::ephemeral_containers(&t);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use davit_api::kinds::{ResourceRow, TypeId, TypeTable};
+use davit_api::kinds::{ResourceRow, TypeId, TypeTable, builtin};
 use davit_api::status::Status;
 use davit_store::{Error as StoreError, KeyValue, ListOptions, Listing, Store, Write};
 use davit_strategy::Strategy;
@@ -74,6 +74,32 @@ pub(crate) struct Storage {
     last_written: AtomicU64,
 }
 
+fn built_in_prefix(row: &ResourceRow) -> String {
+    let group = if row.group.is_empty() {
+        "core"
+    } else {
+        row.group
+    };
+    // the classic API shares its group's name with today's but nothing else
+    let apart = if row.is_classic_dra() {
+        "-v1alpha1"
+    } else {
+        ""
+    };
+    format!("/registry/{group}{apart}/{}/", row.plural)
+}
+
+fn custom_prefix(group: &str, plural: &str) -> String {
+    format!("/registry/{group}/{plural}/")
+}
+
+/// Whether the objects of a custom kind would be those of a built-in one.
+pub(crate) fn is_built_in(group: &str, plural: &str) -> bool {
+    let prefix = custom_prefix(group, plural);
+    let mut rows = builtin().resources.iter();
+    rows.any(|row| built_in_prefix(row) == prefix)
+}
+
 impl std::fmt::Debug for Storage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Storage({})", self.prefix)
@@ -87,18 +113,7 @@ impl Storage {
         types: Arc<TypeTable>,
         strategy: Arc<dyn Strategy>,
     ) -> Self {
-        let group = if row.group.is_empty() {
-            "core"
-        } else {
-            row.group
-        };
-        // the classic API shares its group's name with today's but nothing else
-        let apart = if row.is_classic_dra() {
-            "-v1alpha1"
-        } else {
-            ""
-        };
-        let prefix = format!("/registry/{group}{apart}/{}/", row.plural);
+        let prefix = built_in_prefix(row);
         let (namespaced, cached_prefix) = (row.namespaced, prefix.clone());
         let rules = Arc::clone(&strategy);
         let decode: Decode =
@@ -137,7 +152,7 @@ impl Storage {
             kind: row.kind,
             plural: row.plural,
             namespaced: row.namespaced,
-            prefix: format!("/registry/{}/{}/", row.group, row.plural),
+            prefix: custom_prefix(row.group, row.plural),
             types,
             type_id: row.type_id,
             strategy,
@@ -155,7 +170,7 @@ impl Storage {
         strategy: Arc<dyn Strategy>,
         view: Arc<View>,
     ) -> Arc<Cache> {
-        let prefix = format!("/registry/{}/{}/", row.group, row.plural);
+        let prefix = custom_prefix(row.group, row.plural);
         let (namespaced, cached_prefix) = (row.namespaced, prefix.clone());
         let decode: Decode = Arc::new(move |pair| {
             selection::cached_custom(pair, &cached_prefix, namespaced, &*strategy, &view)

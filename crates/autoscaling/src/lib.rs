@@ -79,6 +79,11 @@ fn ready_condition(pod: &Pod) -> Option<&PodCondition> {
         .find(|condition| condition.type_ == "Ready")
 }
 
+/// Times are what nodes and servers of metrics say, the end of all times too.
+fn after(time: Timestamp, duration: SignedDuration) -> Timestamp {
+    time.checked_add(duration).unwrap_or(Timestamp::MAX)
+}
+
 /// Whether the pod's use of CPU is that of a pod that starts.
 fn is_starting(pod: &Pod, metric: &PodMetric, now: Timestamp) -> bool {
     let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
@@ -90,11 +95,11 @@ fn is_starting(pod: &Pod, metric: &PodMetric, now: Timestamp) -> bool {
         .last_transition_time
         .as_ref()
         .map_or(started.0, |t| t.0);
-    if started.0 + CPU_INITIALIZATION > now {
+    if after(started.0, CPU_INITIALIZATION) > now {
         // measured in part before it was ready
-        is_false || metric.at < changed + metric.window
+        is_false || metric.at < after(changed, metric.window)
     } else {
-        is_false && started.0 + INITIAL_READINESS > changed
+        is_false && after(started.0, INITIAL_READINESS) > changed
     }
 }
 
@@ -395,6 +400,21 @@ mod tests {
                 container: None,
             },
         )
+    }
+
+    /// Nodes write when pods began and became ready.
+    #[test]
+    fn the_end_of_all_times_is_a_time() {
+        for is_ready in [false, true] {
+            let mut pod = Arc::unwrap_or_clone(pod("p0", "Running", is_ready, 1));
+            let end = Timestamp::MAX.to_string();
+            let status = pod.status.as_mut().unwrap();
+            let condition = &mut status.conditions.as_mut().unwrap()[0];
+            condition.last_transition_time = serde_json::from_value(json!(end)).unwrap();
+            status.start_time = serde_json::from_value(json!(end)).unwrap();
+            // Told, and no panic.
+            let _either = cpu(&[Arc::new(pod)], &[500], 30);
+        }
     }
 
     #[test]

@@ -47,10 +47,34 @@ const PARAMETERS: [&str; 5] = [
     "force",
 ];
 
+/// Those of methods for logs.
+const OF_LOGS: [&str; 9] = [
+    "container",
+    "follow",
+    "limitBytes",
+    "pretty",
+    "previous",
+    "sinceSeconds",
+    "sinceTime",
+    "tailLines",
+    "timestamps",
+];
+
+/// Methods that are about no single object, and get no name.
+const OF_MANY: [&str; 6] = [
+    "create",
+    "delete_collection",
+    "list",
+    "list_metadata",
+    "watch",
+    "watch_metadata",
+];
+
 /// How many segments there are after the version, in which a resource, a name and a subresource stand.
 fn segments_of(method: &str) -> Option<usize> {
     Some(match method {
-        "get" | "get_metadata" | "delete" | "patch" | "patch_metadata" | "replace" => 2,
+        "get" | "get_metadata" | "delete" | "patch" | "patch_metadata" | "replace" | "restart"
+        | "cordon" => 2,
         "get_scale"
         | "patch_scale"
         | "replace_scale"
@@ -64,7 +88,11 @@ fn segments_of(method: &str) -> Option<usize> {
         | "get_resize"
         | "patch_resize"
         | "replace_resize"
+        | "approval"
+        | "create_token_request"
         | "evict"
+        | "logs"
+        | "log_stream"
         | "get_ephemeralcontainers"
         | "patch_ephemeralcontainers"
         | "replace_ephemeralcontainers" => 3,
@@ -73,10 +101,14 @@ fn segments_of(method: &str) -> Option<usize> {
 }
 
 /// Whether a request about one object is for an object. The path of one in a namespace is that of a namespace, too, of which a
-/// caller has not looked at the name.
+/// caller has not looked at the name. A method that is not known here, of a newer `kube`, goes nowhere until it is.
 fn is_of_object(method: &str, uri: &Uri) -> bool {
     let Some(wanted) = segments_of(method) else {
-        return true;
+        return OF_MANY.contains(&method);
+    };
+    let parameters: &[&str] = match method {
+        "logs" | "log_stream" => &OF_LOGS,
+        _ => &PARAMETERS,
     };
     let mut segments = uri.path().split('/').skip(1);
     let prefix = match segments.next() {
@@ -92,7 +124,7 @@ fn is_of_object(method: &str, uri: &Uri) -> bool {
     let odd = |segment: &&str| matches!(*segment, "" | "." | "..");
     let known = |pair: &str| {
         let name = pair.split('=').next().unwrap_or_default();
-        pair.is_empty() || PARAMETERS.contains(&name)
+        pair.is_empty() || parameters.contains(&name)
     };
     count == wanted
         && !segments.iter().any(odd)
@@ -150,6 +182,8 @@ where
             return Box::pin(async { Ok(refusal) });
         }
         let limit = match method {
+            // A log has any length.
+            Some("logs" | "log_stream") => usize::MAX,
             Some(method) if segments_of(method).is_some() => OBJECT_BYTES,
             None if self.limits_others => OTHER_BYTES,
             _ => usize::MAX,
@@ -182,8 +216,18 @@ fn refusal<B>(method: &Method) -> Response<CheckedBody<B>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, Pod};
-    use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+    use k8s_openapi::api::apps::v1::Deployment;
+    use k8s_openapi::api::authentication::v1::TokenRequest;
+    use k8s_openapi::api::autoscaling::v1::Scale;
+    use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+    use k8s_openapi::api::core::v1::{
+        ConfigMap, Namespace, Node, PersistentVolume, Pod, ServiceAccount,
+    };
+    use kube::api::{
+        Api, DeleteParams, EvictParams, GetParams, ListParams, LogParams, Patch, PatchParams,
+        PostParams, WatchParams,
+    };
+    use kube::core::PartialObjectMetaExt;
     use parking_lot::Mutex;
     use std::sync::Arc;
 
@@ -254,6 +298,107 @@ mod tests {
         assert!(sent.lock().is_empty(), "{:?}", sent.lock());
     }
 
+    /// All that `kube` asks about one object: as many requests for a name as it should be, none for what is none.
+    async fn all_methods(client: &kube::Client, name: &str) {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), "a");
+        let sets: Api<Deployment> = Api::namespaced(client.clone(), "a");
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "a");
+        let nodes: Api<Node> = Api::all(client.clone());
+        let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
+        let patch = Patch::Merge(serde_json::json!({}));
+        let partial = Patch::Merge(kube::core::ObjectMeta::default().into_request_partial::<Pod>());
+        let (how, post) = (PatchParams::default(), PostParams::default());
+        let mut pod = Pod::default();
+        pod.metadata.resource_version = Some("1".to_owned());
+        let body = serde_json::json!({});
+        let _ = pods.get(name).await;
+        let _ = pods.get_opt(name).await;
+        let _ = pods.get_with(name, &GetParams::at("1")).await;
+        let _ = pods.get_metadata(name).await;
+        let _ = pods.get_metadata_opt(name).await;
+        let _ = pods.get_metadata_with(name, &GetParams::any()).await;
+        let _ = pods.get_metadata_opt_with(name, &GetParams::any()).await;
+        let _ = pods.delete(name, &DeleteParams::default()).await;
+        let _ = pods.patch(name, &how, &patch).await;
+        let _ = pods.patch_metadata(name, &how, &partial).await;
+        let _ = pods.replace(name, &post, &pod).await;
+        let _ = pods.get_status(name).await;
+        let _ = pods.patch_status(name, &how, &patch).await;
+        let _ = pods.replace_status(name, &post, &pod).await;
+        let _ = pods.get_subresource("status", name).await;
+        let made = pods.create_subresource("x", name, &post, &body);
+        let _: kube::Result<Pod> = made.await;
+        let _ = pods.patch_subresource("status", name, &how, &patch).await;
+        let _ = pods.replace_subresource("status", name, &post, &body).await;
+        let _ = pods.get_ephemeral_containers(name).await;
+        let _ = pods.patch_ephemeral_containers(name, &how, &patch).await;
+        let _ = pods.replace_ephemeral_containers(name, &post, &pod).await;
+        let _ = pods.get_resize(name).await;
+        let _ = pods.patch_resize(name, &how, &patch).await;
+        let _ = pods.replace_resize(name, &post, &pod).await;
+        let _ = pods.evict(name, &EvictParams::default()).await;
+        let logs = LogParams {
+            container: Some("c".to_owned()),
+            follow: true,
+            limit_bytes: Some(1),
+            pretty: true,
+            previous: true,
+            tail_lines: Some(1),
+            timestamps: true,
+            ..LogParams::default()
+        };
+        let _ = pods.logs(name, &logs).await;
+        let _ = pods.log_stream(name, &logs).await;
+        let _ = sets.get_scale(name).await;
+        let _ = sets.patch_scale(name, &how, &patch).await;
+        let _ = sets.replace_scale(name, &post, &Scale::default()).await;
+        let _ = sets.restart(name).await;
+        let _ = nodes.cordon(name).await;
+        let _ = nodes.uncordon(name).await;
+        let _ = requests.get_approval(name).await;
+        let _ = requests.patch_approval(name, &how, &patch).await;
+        let asked = TokenRequest::default();
+        let _ = accounts.create_token_request(name, &post, &asked).await;
+    }
+
+    #[tokio::test]
+    async fn all_methods_of_kube_are_held_to_one_object() {
+        let (client, sent) = recording();
+        for name in [
+            "?watch=1",
+            "b/pods/x/proxy/y?z=",
+            "../secrets/s",
+            "..",
+            "x/y",
+        ] {
+            all_methods(&client, name).await;
+        }
+        assert!(sent.lock().is_empty(), "{:?}", sent.lock());
+        all_methods(&client, "p").await;
+        assert_eq!(sent.lock().len(), 36, "{:?}", sent.lock());
+        sent.lock().clear();
+        let maps: Api<ConfigMap> = Api::namespaced(client, "a");
+        let all = ListParams::default();
+        let _ = maps.list(&all).await;
+        let _ = maps.list_metadata(&all).await;
+        let _ = maps
+            .create(&PostParams::default(), &ConfigMap::default())
+            .await;
+        let _ = maps.delete_collection(&DeleteParams::default(), &all).await;
+        let watch = WatchParams::default();
+        let _ = maps.watch(&watch, "0").await.map(drop);
+        let _ = maps.watch_metadata(&watch, "0").await.map(drop);
+        assert_eq!(sent.lock().len(), 6, "{:?}", sent.lock());
+    }
+
+    /// What a newer `kube` has more of its own.
+    #[test]
+    fn methods_that_nobody_has_looked_at_go_nowhere() {
+        let uri = Uri::from_static("/api/v1/namespaces/a/pods/p");
+        assert!(is_of_object("get", &uri));
+        assert!(!is_of_object("get_something_new", &uri));
+    }
+
     #[tokio::test]
     async fn what_methods_make_goes_through() {
         let (client, sent) = recording();
@@ -271,7 +416,7 @@ mod tests {
         let _ = pods.patch("p", &params, &patch).await;
         let _ = pods.patch_status("p", &params, &patch).await;
         let _ = pods.replace("p", &dry, &Pod::default()).await;
-        let _ = pods.evict("p", &kube::api::EvictParams::default()).await;
+        let _ = pods.evict("p", &EvictParams::default()).await;
         let _ = namespaces.get("n").await;
         let _ = namespaces.patch_status("n", &params, &patch).await;
         let _ = maps.list(&ListParams::default().labels("a=b")).await;

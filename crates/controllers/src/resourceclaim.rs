@@ -244,13 +244,9 @@ impl OfPods {
         }
         // Made before, and the pod's status not written then.
         let made = known.claims.list_indexed(uid);
-        let made = made.iter().find(|c| {
-            let annotations = c.metadata.annotations.as_ref();
-            c.metadata.deletion_timestamp.is_none()
-                && annotations.and_then(|a| a.get(POD_CLAIM)) == Some(&entry.name)
-        });
-        if let Some(name) = made.and_then(|c| c.metadata.name.clone()) {
-            return Ok(Some(name));
+        let made = made.iter().map(AsRef::as_ref);
+        if let Some(name) = plan::made_for(made, namespace, &entry.name) {
+            return Ok(Some(name.to_owned()));
         }
         let Some(found) = known.templates.get(Some(namespace), template) else {
             if let Some(found) = known.classic.template(namespace, template) {

@@ -1,6 +1,7 @@
 //! `davit check`: reads all of a data directory and says what is damaged, and how to go on.
 
 use crate::paths::{self, NodePaths};
+use crate::plain::printable;
 use crate::{output, owner, table};
 use anyhow::{Context, Result, bail};
 use davit_apiserver::pki;
@@ -69,6 +70,8 @@ const OF_RECORDS: &str = "the next start leaves such a container alone; remove i
 /// There is none, it is in use, or something in it is damaged.
 pub(crate) async fn run(args: Check) -> Result<()> {
     let data_dir = paths::data_dir(args.data_dir.as_deref())?;
+    // What others can change while it is read is not read: links, pipes.
+    paths::refuse_others(&data_dir)?;
     if !paths::holds_cluster(&data_dir) {
         bail!("there is no cluster in {}", data_dir.display());
     }
@@ -280,7 +283,7 @@ fn text(parts: &[PartReport]) -> String {
     let mut text = table::render(&["PART", "STATE", "HOLDS"], &rows);
     for part in parts.iter().filter(|part| !part.faults.is_empty()) {
         for fault in &part.faults {
-            text += &format!("\n{}: {fault}", part.part);
+            text += &format!("\n{}: {}", part.part, printable(fault));
         }
         if let Some(advice) = part.advice {
             text += &format!("\n  to go on: {advice}");
@@ -293,6 +296,37 @@ fn text(parts: &[PartReport]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A copy of a directory is somebody else's, too.
+    #[tokio::test]
+    async fn a_directory_of_another_account_is_not_read() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: giving files away needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let pki = dir.path().join("pki");
+        std::fs::create_dir_all(dir.path().join("locks")).unwrap();
+        std::fs::create_dir(&pki).unwrap();
+        let mode = rustix::fs::Mode::RUSR;
+        // Whoever opens it waits.
+        rustix::fs::mkfifoat(rustix::fs::CWD, pki.join("ca.crt"), mode).unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(1234), None).unwrap();
+        let asked = Check {
+            data_dir: Some(dir.path().to_owned()),
+            root: Some(dir.path().to_owned()),
+            output: None,
+        };
+        let error = run(asked).await.unwrap_err().to_string();
+        assert!(error.contains("belongs to user 1234"), "{error}");
+    }
+
+    #[test]
+    fn faults_do_not_move_the_cursor() {
+        let fault = "record of containers/\x1b[2J: no JSON".to_owned();
+        let part = PartReport::new("containers", String::new(), vec![fault], OF_RECORDS);
+        assert!(!text(&[part]).contains('\x1b'));
+    }
 
     #[test]
     fn an_object_is_json_and_named_as_its_key() {

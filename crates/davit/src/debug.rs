@@ -4,6 +4,7 @@ mod redact;
 
 use crate::cluster_flag::Cluster;
 use crate::paths;
+use crate::plain::printable;
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use flate2::Compression;
@@ -142,7 +143,7 @@ pub(crate) async fn run(args: Debug) -> Result<()> {
     archive.add("bundle.json", &serde_json::to_vec_pretty(&about)?)?;
     archive.finish()?;
     for fault in &asked.faults {
-        eprintln!("left out: {fault}");
+        eprintln!("left out: {}", printable(fault));
     }
     println!(
         "{} holds no Secrets and no ConfigMaps; look through it before you give it away",

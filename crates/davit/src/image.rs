@@ -61,7 +61,7 @@ fn act(images: &Arc<Images>, action: ImageAction) -> Result<()> {
                 .import(&file)
                 .with_context(|| format!("cannot import {}", file.display()))?;
             for name in names {
-                println!("{name}");
+                println!("{}", crate::plain::printable(&name));
             }
         }
         ImageAction::Pull { images: names } => {

@@ -151,7 +151,8 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     if let Some(exit::ExitWith(code)) = error.downcast_ref() {
         return ExitCode::from(*code);
     }
-    eprintln!("davit: {}", sentence(error));
+    // What servers, registries and nodes have said is in it.
+    eprint!("davit: {}", plain::printable_lines(&sentence(error)));
     ExitCode::FAILURE
 }
 

@@ -186,7 +186,10 @@ pub(crate) fn protect_data_dir(dir: &Path) -> Result<()> {
 
 /// Refuses a directory of another account than root's and our own: whose it is could put what he likes in the place of
 /// anything in it. What is not there yet is nobody's.
-fn refuse_others(dir: &Path) -> Result<()> {
+///
+/// # Errors
+/// It belongs to another account.
+pub(crate) fn refuse_others(dir: &Path) -> Result<()> {
     use std::os::unix::fs::MetadataExt;
     let owner = match std::fs::metadata(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),

@@ -27,7 +27,8 @@ pub fn http(limits: HttpLimits) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
-        // Its clock runs while nobody asks, too: a head that does not come whole is [`crate::Connections`]' to end.
+        // Its clock runs while nobody asks, too: a head that does not come whole is [`crate::Connections`]' to end, which it
+        // takes for a connection on which nothing is asked for.
         .header_read_timeout(None)
         .max_buf_size(MAX_HEAD)
         .max_headers(MAX_HEADERS);

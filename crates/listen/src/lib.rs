@@ -18,6 +18,8 @@ mod body;
 mod connections;
 mod exchange;
 mod handshakes;
+#[cfg(test)]
+mod heads;
 mod http;
 mod pool;
 mod shares;

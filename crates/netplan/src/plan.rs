@@ -56,6 +56,9 @@ pub struct Plan {
     pub family: Family,
     /// What stands where.
     pub entries: BTreeMap<Key, Value>,
+    /// Places of the Service's beside its own addresses, as [`Key::place`] says them: where a load balancer leads to it, or API
+    /// servers are. They are no other's who only says so himself.
+    pub places: BTreeSet<Key>,
     /// Endpoints of UDP ports, and where they are reached: connections to others end.
     pub datagrams: Vec<Datagrams>,
     /// What its load balancer asks of the node.
@@ -174,6 +177,17 @@ impl Key {
     pub fn address(&self, family: Family) -> Option<IpAddr> {
         let reached = REACHED.contains(&self.map);
         family.read(&self.bytes).filter(|_| reached)
+    }
+
+    /// The address, protocol and port that an element is about, if it is about one at which a Service is reached.
+    #[must_use]
+    pub fn place(&self, family: Family) -> Option<Self> {
+        let length = family.bytes() + 8;
+        let bytes = self.bytes.get(..length)?.to_vec();
+        REACHED.contains(&self.map).then_some(Self {
+            map: Map::Services,
+            bytes,
+        })
     }
 
     /// All elements about an address at which Services are reached.

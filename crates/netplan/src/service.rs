@@ -18,6 +18,8 @@ const MOST_ENDPOINTS: usize = 1 << 16;
 /// Seconds that a client keeps its endpoint unless the Service says (`sessionAffinityConfig.clientIP.timeoutSeconds`).
 const AFFINITY: u32 = 10_800;
 
+/// The Service of the API servers, and their slice, in namespace `default`.
+const API: &str = "kubernetes";
 /// Services with this label are another proxy's.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 /// Services and slices with this label have no address of their own.
@@ -65,6 +67,9 @@ pub fn plan(service: &Service, slices: &[&EndpointSlice], node: &Node, family: F
         ready.extend(reached.endpoints.ready_here());
         reached.enter(&addresses, &mut plan);
     }
+    if is_api(service) {
+        plan.places.extend(api_servers(slices, family));
+    }
     plan.health = health_port(spec)
         .filter(|_| has_family(spec, family))
         .map(|port| HealthCheck {
@@ -73,6 +78,35 @@ pub fn plan(service: &Service, slices: &[&EndpointSlice], node: &Node, family: F
             endpoints: ready.len(),
         });
     plan
+}
+
+/// Whether it is the Service of the API servers.
+fn is_api(service: &Service) -> bool {
+    let meta = &service.metadata;
+    (meta.namespace.as_deref(), meta.name.as_deref()) == (Some("default"), Some(API))
+}
+
+/// Where the API servers are: what is sent there goes there, whatever address somebody writes into a Service. The servers write
+/// the slice.
+fn api_servers(slices: &[&EndpointSlice], family: Family) -> BTreeSet<Key> {
+    let own = slices
+        .iter()
+        .filter(|slice| slice.metadata.name.as_deref() == Some(API));
+    let mut places = BTreeSet::new();
+    for slice in own {
+        let addresses = slice
+            .endpoints
+            .iter()
+            .flatten()
+            .flat_map(|at| &at.addresses);
+        let addresses = addresses.filter_map(|text| address_of(text));
+        for address in addresses.filter(|address| Family::of(*address) == family) {
+            let ports = slice.ports.iter().flatten();
+            let numbers = ports.filter_map(|port| u16::try_from(port.port?).ok());
+            places.extend(numbers.map(|n| Key::service(Map::Services, address, Protocol::Tcp, n)));
+        }
+    }
+    places
 }
 
 fn has_label(labels: Option<&BTreeMap<String, String>>, label: &str) -> bool {
@@ -221,6 +255,8 @@ impl Port<'_> {
                 (other, _) => other,
             };
             self.reach(*address, &target, plan);
+            let place = Key::service(Map::Services, *address, self.protocol, self.port);
+            plan.places.insert(place);
         }
         if let Some(number) = self.node_port {
             self.reach_node(number, &external(true), plan);

@@ -65,6 +65,12 @@ impl PlacedAddresses {
         at.filter(|found| found.name != "lo")
     }
 
+    /// Whether the machine itself has an address: in a network, or for itself alone though it was not `announced` here.
+    fn is_own(&self, address: IpAddr, announced: &BTreeSet<IpAddr>) -> bool {
+        let mut own = self.addresses.iter().filter(|(_, own, _)| *own == address);
+        own.any(|(_, own, bits)| *bits < Family::of(*own).bits() || !announced.contains(own))
+    }
+
     /// The devices that have exactly this address, for itself alone.
     fn alone(&self, address: IpAddr) -> Vec<Link> {
         let alone = self.addresses.iter();
@@ -140,10 +146,7 @@ impl Announcer {
         }
         for address in wanted {
             let at = devices.of(*address);
-            let is_own = devices
-                .addresses
-                .iter()
-                .any(|(_, own, bits)| own == address && *bits < Family::of(*own).bits());
+            let is_own = devices.is_own(*address, &before);
             match at {
                 Some(at) if !is_own => drop(here.insert(*address, at.clone())),
                 Some(_) => drop(not.insert(*address, "this machine has it".to_owned())),
@@ -211,5 +214,40 @@ impl Announcer {
             *times -= 1;
         }
         fresh.retain(|_, times| *times > 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_somebody_else_has_put_there_is_the_machines() {
+        let Some(link) = Netlink::open().unwrap().link("lo").unwrap() else {
+            return;
+        };
+        let at = |text: &str| -> IpAddr { text.parse().unwrap() };
+        let placed = [
+            ("192.0.2.10", 24),
+            ("192.0.2.200", 32),
+            ("192.0.2.201", 32),
+            ("2001:db8::c8", 128),
+        ];
+        let addresses = placed.map(|(text, bits)| (link, at(text), bits)).to_vec();
+        let devices = PlacedAddresses {
+            addresses,
+            links: Vec::new(),
+        };
+        let announced = [at("192.0.2.201")].into();
+        for (text, own) in [
+            ("192.0.2.10", true),
+            // of keepalived, say
+            ("192.0.2.200", true),
+            ("2001:db8::c8", true),
+            ("192.0.2.201", false),
+            ("192.0.2.202", false),
+        ] {
+            assert_eq!(devices.is_own(at(text), &announced), own, "{text}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! one, else by a tunnel (VXLAN).
 //!
 //! What a node's end of the tunnel is called follows from its address, so that nothing but addresses has to be published,
-//! and no node can say anything of another's end.
+//! and no node can say anything of another's end ([`apart`]).
 
 mod kernel;
 
@@ -12,9 +12,9 @@ use crate::node::Seen;
 use crate::rules::TunnelPort;
 use crate::tables::Tables;
 use davit_net::route::{Found, Link, Netlink, Route};
-use davit_net::tunnel::LinkAddress;
+use davit_net::tunnel::{FarEnd, LinkAddress};
 use davit_netplan::{Family, Network};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -76,6 +76,24 @@ fn end_of(address: IpAddr) -> LinkAddress {
             [0xde, a, b, c, d, e]
         }
     }
+}
+
+/// The other ends of a tunnel, and those nodes that cannot have one: of IPv6 a node can look for an address whose end is called
+/// as another's, whose packets it would get. Who is known first stays, `local` before all others.
+fn apart(local: IpAddr, wanted: &BTreeSet<IpAddr>, known: &[FarEnd]) -> (BTreeSet<FarEnd>, Lost) {
+    let mut called: BTreeMap<LinkAddress, IpAddr> = [(end_of(local), local)].into();
+    let known = known.iter().map(|(_, at)| at);
+    for at in known.filter(|at| wanted.contains(*at)).chain(wanted) {
+        called.entry(end_of(*at)).or_insert(*at);
+    }
+    let is_it = |at: &IpAddr| called.get(&end_of(*at)) == Some(at);
+    let (ends, alike): (Vec<IpAddr>, Vec<IpAddr>) = wanted.iter().copied().partition(is_it);
+    let why =
+        "its end of the tunnel would be called as that of another node; give it another address";
+    (
+        ends.into_iter().map(|at| (end_of(at), at)).collect(),
+        alike.into_iter().map(|at| (at, why.to_owned())).collect(),
+    )
 }
 
 /// What this machine is connected by.
@@ -374,6 +392,29 @@ mod tests {
             ..seen()
         };
         assert_eq!(of(&new).lost.len(), 0);
+    }
+
+    /// Two addresses whose ends are called alike: such are found in a second, one to a given one in hours.
+    #[test]
+    fn no_node_takes_the_end_of_another() {
+        let (first, second) = (address("2001:db8::12:3b86"), address("2001:db8::16:10dc"));
+        assert_eq!(end_of(first), end_of(second));
+        let (local, beside) = (address("2001:db8::10"), address("2001:db8::11"));
+        let all = [first, second, beside].into();
+        let reached = |local, known: &[IpAddr]| {
+            let known: Vec<FarEnd> = known.iter().map(|at| (end_of(*at), *at)).collect();
+            let (ends, alike) = apart(local, &all, &known);
+            assert_eq!(ends.len() + alike.len(), 3);
+            let ends: BTreeSet<IpAddr> = ends.into_iter().map(|(_, at)| at).collect();
+            (ends.contains(&first), ends.contains(&second))
+        };
+        assert_eq!(reached(local, &[]), (true, false));
+        assert_eq!(reached(local, &[first]), (true, false));
+        assert_eq!(reached(local, &[second]), (false, true), "known first");
+        assert_eq!(reached(local, &[address("2001:db8::99")]), (true, false));
+        let own = |local| apart(local, &[second, beside].into(), &[]).1;
+        assert_eq!(own(first).keys().collect::<Vec<_>>(), [&second]);
+        assert!(own(local).is_empty());
     }
 
     #[test]

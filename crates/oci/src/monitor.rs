@@ -30,6 +30,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+pub(crate) use logs::make_log_dir;
 pub(crate) use mounts::clean_path;
 pub use mounts::{ImageMount, RootFs};
 

@@ -355,7 +355,8 @@ impl State {
         if !object::finalizers(&new).iter().any(|f| f == FINALIZER) {
             return Ok(());
         }
-        if !is_true(&new, "Established") {
+        // One of a built-in kind's name that was established once: the objects are not its own.
+        if !is_true(&new, "Established") || names::are_built_in(&new) {
             let why = "resource was never established";
             condition(&mut new, "Terminating", false, "NeverEstablished", why);
             return self.let_go(server, name, new).await;
@@ -473,6 +474,9 @@ impl State {
         let Some(known) = self.known.get_mut(name) else {
             return;
         };
+        if names::are_built_in(&known.object) {
+            return;
+        }
         let fingerprint = fingerprint(&known.object);
         if known
             .installed

@@ -1,8 +1,22 @@
-//! Who gets which names: no two definitions of a group share one.
+//! Who gets which names: no two definitions of a group share one, and none is called as a built-in kind, whose objects would
+//! be its own.
 
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
+
+use crate::storage;
+
+/// Whether the objects of a definition would be those of a built-in kind: by the name that it asks for, or the one that its status
+/// says it has, which others may write.
+pub(super) fn are_built_in(definition: &Value) -> bool {
+    let spec = &definition["spec"];
+    let group = spec["group"].as_str().unwrap_or_default();
+    let accepted = &definition["status"]["acceptedNames"];
+    let plurals = [&spec["names"]["plural"], &accepted["plural"]];
+    let mut plurals = plurals.into_iter().filter_map(Value::as_str);
+    plurals.any(|plural| storage::is_built_in(group, plural))
+}
 
 /// The names a definition gets, and whether it gets all that it asked for.
 #[derive(Debug, PartialEq)]
@@ -27,6 +41,9 @@ pub(super) fn accept<'a>(definition: &Value, others: impl Iterator<Item = &'a Va
         kinds.extend(text("listKind"));
     }
     let wanted = &definition["spec"]["names"];
+    let group = definition["spec"]["group"].as_str().unwrap_or_default();
+    let built_in = wanted["plural"].as_str();
+    resources.extend(built_in.filter(|plural| storage::is_built_in(group, plural)));
     let mut names = definition["status"]["acceptedNames"].clone();
     if !names.is_object() {
         names = json!({});
@@ -75,6 +92,26 @@ pub(super) fn accept<'a>(definition: &Value, others: impl Iterator<Item = &'a Va
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_definition_is_called_as_a_built_in_kind() {
+        for (group, plural, taken) in [
+            ("rbac.authorization.k8s.io", "clusterroles", true),
+            // where classic claims are
+            ("resource.k8s.io-v1alpha1", "resourceclaims", true),
+            ("rbac.authorization.k8s.io", "roles2", false),
+            ("example.com", "clusterroles", false),
+        ] {
+            let names = json!({"plural": plural, "kind": "A"});
+            let definition = json!({"spec": {"group": group, "names": names.clone()}});
+            let accepted = accept(&definition, std::iter::empty());
+            assert_eq!(accepted.conflict.is_some(), taken, "{plural}.{group}");
+            let status = json!({"acceptedNames": names});
+            let names = json!({"plural": "others", "kind": "A"});
+            let written = json!({"spec": {"group": group, "names": names}, "status": status});
+            assert_eq!(are_built_in(&written), taken, "{plural}.{group}");
+        }
+    }
 
     // 159
     #[test]

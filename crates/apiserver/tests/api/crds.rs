@@ -441,6 +441,56 @@ async fn item_159_the_second_to_ask_for_a_name_is_not_served() {
     c.get(served).await.ok(200);
 }
 
+/// A definition of a built-in kind in a version of its own: objects that nobody has judged, and all gone with the definition.
+#[tokio::test]
+async fn a_definition_of_a_built_in_kind_is_not_served() {
+    let c = Cluster::new().await;
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let group = "rbac.authorization.k8s.io";
+    let mut roles = definition(
+        group,
+        "clusterroles",
+        "ClusterRole",
+        json!([version("v9", true, schema)]),
+    );
+    roles["spec"]["scope"] = json!("Cluster");
+    roles["metadata"]["annotations"] = json!({"api-approved.kubernetes.io": "unapproved, x"});
+    let held = |list: Value| list["items"].as_array().unwrap().len();
+    let all = format!("/apis/{group}/v1/clusterroles");
+    let role = json!({"metadata": {"name": "held"}, "rules": []});
+    c.post(&all, &role).await.ok(201);
+    let before = held(c.get(&all).await.json());
+    assert!(before > 0);
+    c.post(CRDS, &roles).await.ok(201);
+    let url = format!("{CRDS}/clusterroles.{group}");
+    let mut told = Value::Null;
+    for _ in 0..500 {
+        let object = c.get(&url).await.json();
+        let conditions = object["status"]["conditions"].as_array().cloned();
+        let mut conditions = conditions.unwrap_or_default().into_iter();
+        if let Some(found) = conditions.find(|c| c["type"] == "NamesAccepted") {
+            told = found;
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(
+        (&told["status"], &told["reason"]),
+        (&json!("False"), &json!("PluralConflict"))
+    );
+    let other = format!("/apis/{group}/v9/clusterroles");
+    assert_eq!(c.get(&other).await.code, 404);
+    c.delete(&url, &Value::Null).await.ok(200);
+    for _ in 0..500 {
+        if c.get(&url).await.code == 404 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(c.get(&url).await.code, 404);
+    assert_eq!(held(c.get(&all).await.json()), before);
+}
+
 #[tokio::test]
 async fn item_160_078_deleting_a_definition_deletes_its_objects() {
     let c = Cluster::new().await;

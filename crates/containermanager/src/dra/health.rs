@@ -1,6 +1,7 @@
 //! What drivers say of the health of their devices.
 
 use super::driver::{Health as Version, Instance};
+use davit_api::names::{LABEL_MAX, SUBDOMAIN_MAX};
 use davit_proto::drahealth::{v1, v1alpha1};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -60,6 +61,10 @@ impl HealthTable {
             let Some(id) = device.device.clone() else {
                 continue;
             };
+            // No slice has others.
+            if id.pool_name.len() > SUBDOMAIN_MAX || id.device_name.len() > LABEL_MAX {
+                continue;
+            }
             let key = (id.pool_name, id.device_name);
             if table.len() >= MAX_DEVICES && !table.contains_key(&key) {
                 continue;
@@ -236,6 +241,29 @@ mod tests {
         assert_eq!(table.expire(at(231)).len(), 1);
         assert_eq!(table.forget("d").len(), 1);
         assert_eq!(table.of("d", "p", "0").word, "Unknown");
+    }
+
+    #[test]
+    fn names_that_no_device_has_are_not_kept() {
+        let mut table = HealthTable::default();
+        let good = v1::HealthStatus::Healthy;
+        let named = |pool: usize, device: usize| {
+            let mut report = report(good, 100, "");
+            report.device = Some(v1::DeviceIdentifier {
+                pool_name: "p".repeat(pool),
+                device_name: "d".repeat(device),
+            });
+            report
+        };
+        let told = vec![
+            named(254, 1),
+            named(1, 64),
+            named(1 << 20, 1),
+            named(253, 63),
+        ];
+        let changed = table.update("d", told, UNIX_EPOCH + Duration::from_secs(100));
+        assert_eq!(changed.len(), 1);
+        assert_eq!(table.forget("d").len(), 1);
     }
 
     #[test]

@@ -34,6 +34,25 @@ pub(super) fn does_without(pod: &Pod, entry: &str) -> bool {
         .is_some_and(|s| s.resource_claim_name.is_none())
 }
 
+/// The claim that was made for an entry of a pod, among those of the pod's UID. What others write into other namespaces, with the
+/// UID of this pod, is none of its.
+pub(super) fn made_for<'a>(
+    mut claims: impl Iterator<Item = &'a ResourceClaim>,
+    namespace: &str,
+    entry: &str,
+) -> Option<&'a str> {
+    let made = claims.find(|claim| {
+        let meta = &claim.metadata;
+        let annotations = meta.annotations.as_ref();
+        meta.namespace.as_deref() == Some(namespace)
+            && meta.deletion_timestamp.is_none()
+            && annotations
+                .and_then(|all| all.get(POD_CLAIM))
+                .is_some_and(|of| of == entry)
+    });
+    made?.metadata.name.as_deref()
+}
+
 /// `<pod>-<entry>-`; if that is too long both parts are shortened in proportion.
 fn generate_name(pod: &str, entry: &str) -> String {
     let room = MOST_PREFIX - 2;
@@ -189,6 +208,19 @@ mod tests {
 
     fn user(uid: &str) -> serde_json::Value {
         json!({"resource": "pods", "name": uid, "uid": uid})
+    }
+
+    #[test]
+    fn claims_of_other_namespaces_are_not_a_pods() {
+        let of = |namespace: &str, name: &str| -> ResourceClaim {
+            let annotations = json!({POD_CLAIM: "gpu"});
+            let meta = json!({"name": name, "namespace": namespace, "annotations": annotations});
+            serde_json::from_value(json!({"metadata": meta, "spec": {}})).unwrap()
+        };
+        let claims = [of("mallory", "theirs"), of("n", "own")];
+        assert_eq!(made_for(claims.iter(), "n", "gpu"), Some("own"));
+        assert_eq!(made_for(claims[..1].iter(), "n", "gpu"), None);
+        assert_eq!(made_for(claims.iter(), "n", "other"), None);
     }
 
     /// Checklist 93, 95.

@@ -36,7 +36,8 @@ pub(super) fn with_whole_paths(config: &mut Value, dir: &Path) {
     for (list, content) in [CLUSTERS, USERS] {
         for entry in config[list].as_array_mut().into_iter().flatten() {
             for field in FILES {
-                let Some(Value::String(path)) = entry[content].get_mut(field) else {
+                let named = entry.get_mut(content).and_then(|of| of.get_mut(field));
+                let Some(Value::String(path)) = named else {
                     continue;
                 };
                 if !path.is_empty() && Path::new(path).is_relative() {
@@ -59,7 +60,7 @@ pub(super) fn merge(
     replace: bool,
 ) -> Result<(Value, MergedEntry)> {
     let current = own["current-context"].as_str().unwrap_or_default();
-    let context = found(own, CONTEXTS, current);
+    let context = found(own, CONTEXTS, current).filter(|context| context.is_object());
     let context = context.context("the cluster's kubeconfig has no current context")?;
     let part = |kind: (&str, &str)| -> Result<Value> {
         let named = context[kind.1].as_str().unwrap_or_default();
@@ -176,6 +177,18 @@ mod tests {
             "/etc/k/ca.crt"
         );
         assert_eq!(config["users"][0]["user"]["client-key"], "/k");
+    }
+
+    #[test]
+    fn entries_that_are_none_are_passed_over_or_refused() {
+        let mut odd = own("https://a");
+        odd["clusters"] = json!(["text", 1, null, {"name": "davit", "cluster": "text"}]);
+        odd["users"] = json!([["admin"]]);
+        with_whole_paths(&mut odd, Path::new("/k"));
+        assert!(merge(json!({}), &odd, None, false, false).is_err());
+        let mut odd = own("https://a");
+        odd["contexts"] = json!([{"name": "davit", "context": "text"}]);
+        assert!(merge(json!({}), &odd, None, false, false).is_err());
     }
 
     #[test]

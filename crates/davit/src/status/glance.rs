@@ -98,7 +98,7 @@ impl Component {
                 .filter_map(Value::as_str)
                 .find(|s| !s.is_empty());
             Some(Self {
-                name: item["metadata"]["name"].as_str()?.to_owned(),
+                name: printable(item["metadata"]["name"].as_str()?),
                 healthy: healthy["status"] == "True",
                 detail: printable(said.unwrap_or_default()),
             })
@@ -124,7 +124,7 @@ impl Glance {
     fn look(&mut self, what: &str, command: impl Into<String>) {
         self.attention.push(Attention {
             what: printable(what),
-            command: command.into(),
+            command: printable(&command.into()),
         });
     }
 
@@ -235,9 +235,10 @@ impl Glance {
             let meta = &pod.metadata;
             let name = meta.name.as_deref().unwrap_or_default();
             let namespace = meta.namespace.as_deref().unwrap_or_default();
-            let phase = pod.status.as_ref().and_then(|status| status.phase.clone());
-            let phase = phase.unwrap_or_else(|| "Pending".to_owned());
-            *self.pods.entry(phase.clone()).or_default() += 1;
+            // Whatever its node says.
+            let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+            let phase = printable(phase.unwrap_or("Pending"));
+            *self.pods.entry(phase).or_default() += 1;
             let word = pod_state::word(pod);
             let made = meta.creation_timestamp.as_ref();
             let waits = made.map_or(0, |made| now.duration_since(made.0).as_secs());
@@ -444,6 +445,33 @@ Needs attention:
             short.ends_with("  … and 6 more: davit status -o wide\n"),
             "{short}"
         );
+    }
+
+    /// What a node writes of its pods is nobody's word but its own.
+    #[test]
+    fn nothing_that_was_read_moves_the_cursor() {
+        let mut report = Glance::new("https://h", "v1\x1b[2J");
+        report.readiness("[-]x\x1b[2J failed");
+        let evil = "\x1b[2Jp";
+        report.nodes(&[parse(
+            json!({"metadata": {"name": evil}, "status": {"conditions": [
+            {"type": "Ready", "status": "False", "message": evil}]}}),
+        )]);
+        report.pods(
+            &[parse(
+                json!({"metadata": {"name": evil, "namespace": evil}, "status": {
+                "phase": evil, "reason": evil, "message": evil}}),
+            )],
+            "2026-01-01T01:00:00Z".parse().unwrap(),
+        );
+        let unavailable = json!({"type": "Available", "status": "False", "message": evil});
+        report.api_services(&json!({"items": [{"metadata": {"name": evil},
+            "status": {"conditions": [unavailable]}}]}));
+        report.components = Component::of_statuses(&json!({"items": [{"metadata": {"name": evil},
+            "conditions": [{"type": "Healthy", "status": "False", "error": evil}]}]}));
+        report.unknown(evil, &anyhow::anyhow!("{evil}"));
+        let text = report.text(usize::MAX);
+        assert!(!text.contains('\x1b'), "{text:?}");
     }
 
     #[test]

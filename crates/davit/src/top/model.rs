@@ -128,8 +128,10 @@ fn usages(list: &Value) -> HashMap<String, Used> {
             None => vec![&item["usage"]],
         };
         for usage in parts {
-            sum.milli_cpu += amount(usage, "cpu").map_or(0, Quantity::milli_value);
-            sum.memory += amount(usage, "memory").map_or(0, Quantity::value);
+            let cpu = amount(usage, "cpu").map_or(0, Quantity::milli_value);
+            let memory = amount(usage, "memory").map_or(0, Quantity::value);
+            sum.milli_cpu = sum.milli_cpu.saturating_add(cpu);
+            sum.memory = sum.memory.saturating_add(memory);
         }
         found.insert(key, sum);
     }
@@ -374,6 +376,15 @@ mod tests {
     use super::*;
     use davit_api::devices::{Device, Holder, NodeDevices};
     use serde_json::json;
+
+    #[test]
+    fn sums_of_what_others_say_have_an_end() {
+        let most = json!({"usage": {"cpu": "9E", "memory": "9E"}});
+        let list = json!({"items": [{"metadata": {"name": "p", "namespace": "n"},
+            "containers": [most, most, most]}]});
+        let sum = usages(&list)["n/p"];
+        assert!(sum.memory > 0 && sum.milli_cpu > 0, "{sum:?}");
+    }
 
     #[test]
     fn tables_say_who_holds_and_who_uses_what() {

@@ -1,7 +1,7 @@
 //! What stands on the screen, and what keys do to it. Nothing here knows a terminal.
 
 use super::model::{Moment, Sheet, SheetRow};
-use crate::plain::shortened;
+use crate::plain::{printable, shortened};
 use crate::table;
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -194,7 +194,7 @@ impl Screen {
             None => (Style::Plain, KEYS.to_owned()),
         });
         for (_, text) in &mut lines {
-            *text = text.chars().take(width).collect();
+            *text = printable(text).chars().take(width).collect();
         }
         lines
     }
@@ -294,7 +294,7 @@ pub(super) fn plain(snapshot: &Moment) -> String {
         });
     }
     for fault in &snapshot.faults {
-        out.push_str(fault);
+        out.push_str(&printable(fault));
         out.push('\n');
     }
     out
@@ -416,6 +416,22 @@ mod tests {
         assert!(screen.frame(80, 24)[3].1.contains("gpu-000"));
         screen.show(Ok(many()));
         assert!(screen.frame(80, 24)[23].1.starts_with("q quit"));
+    }
+
+    #[test]
+    fn nothing_that_was_read_moves_the_cursor() {
+        let evil = "\x1b[2J\u{9b}2Jx";
+        let mut moment = snapshot(vec![row(&[evil, evil, evil], &[])]);
+        moment.faults = vec![format!("no use of CPU and memory: {evil}")];
+        let text = plain(&moment);
+        assert!(!text.contains(['\x1b', '\u{9b}']), "{text:?}");
+        let mut screen = Screen::new(TopView::Devices, moment);
+        for read in [None, Some(Err(evil.to_owned()))] {
+            read.into_iter().for_each(|read| screen.show(read));
+            for (_, text) in screen.frame(80, 24) {
+                assert!(!text.contains(['\x1b', '\u{9b}']), "{text:?}");
+            }
+        }
     }
 
     #[test]

@@ -11,6 +11,18 @@ pub(super) struct Claims {
     plans: HashMap<ObjectKey, Plan>,
     /// Pods are endpoints of several Services, and users write equal addresses.
     holders: BTreeMap<Key, BTreeSet<ObjectKey>>,
+    /// Whose places are whose.
+    places: BTreeMap<Key, BTreeSet<ObjectKey>>,
+}
+
+/// One less who has something.
+fn leave(all: &mut BTreeMap<Key, BTreeSet<ObjectKey>>, what: &Key, who: &ObjectKey) {
+    if let Some(have) = all.get_mut(what) {
+        have.remove(who);
+        if have.is_empty() {
+            all.remove(what);
+        }
+    }
 }
 
 impl Claims {
@@ -20,6 +32,7 @@ impl Claims {
             family,
             plans: HashMap::new(),
             holders: BTreeMap::new(),
+            places: BTreeMap::new(),
         }
     }
 
@@ -41,12 +54,7 @@ impl Claims {
             if new.entries.contains_key(entry) {
                 continue;
             }
-            if let Some(holders) = self.holders.get_mut(entry) {
-                holders.remove(key);
-                if holders.is_empty() {
-                    self.holders.remove(entry);
-                }
-            }
+            leave(&mut self.holders, entry, key);
             touched.insert(entry.clone());
         }
         for entry in new.entries.keys() {
@@ -54,10 +62,20 @@ impl Claims {
             holders.insert(key.clone());
             touched.insert(entry.clone());
         }
+        for place in old.places.difference(&new.places) {
+            leave(&mut self.places, place, key);
+        }
+        for place in &new.places {
+            let owners = self.places.entry(place.clone()).or_default();
+            owners.insert(key.clone());
+        }
         // What others have written about an address counts only as long as it is nobody's own.
         let (before, own) = (old.own_addresses(), new.own_addresses());
-        for address in before.symmetric_difference(&own) {
-            let at = Key::all_at(*address).into_iter();
+        let mut changed: BTreeSet<_> = before.symmetric_difference(&own).copied().collect();
+        let places = old.places.symmetric_difference(&new.places);
+        changed.extend(places.filter_map(|place| place.address(self.family)));
+        for address in changed {
+            let at = Key::all_at(address).into_iter();
             let keys = at.flat_map(|range| self.holders.range(range));
             touched.extend(keys.map(|(key, _)| key.clone()));
         }
@@ -71,12 +89,15 @@ impl Claims {
         self.plans.get(self.holder(key)?)?.entries.get(key)
     }
 
-    /// Of several that want one element, the one whose own the address is has it; where it is nobody's, the first by name.
-    /// Who may write a Service may write any address into it, the API server's and the DNS server's, too.
+    /// Of several that want one element, the one whose own the address is has it, or to which a load balancer leads from
+    /// there; else the first by name. Nobody has one where API servers are. Who may write a Service may write any address into
+    /// it, the API server's and the DNS server's and those of others' load balancers, too.
     fn holder(&self, key: &Key) -> Option<&ObjectKey> {
         let holders = self.holders.get(key)?;
         let own = key.address(self.family).map(Key::cluster_address);
-        match own.and_then(|own| self.holders.get(&own)) {
+        let own = own.and_then(|own| self.holders.get(&own));
+        let place = key.place(self.family);
+        match own.or_else(|| self.places.get(&place?)) {
             Some(owners) => owners.intersection(holders).next(),
             None => holders.first(),
         }
@@ -115,6 +136,79 @@ mod tests {
     fn leading_to(claims: &Claims, endpoint: &str) -> usize {
         let is_it = |key: &&Key| matches!(claims.value(key), Some(Value::Endpoint(at, _)) if at.to_string() == endpoint);
         claims.all().filter(is_it).count()
+    }
+
+    /// `externalIPs` are what somebody says himself; the addresses of load balancers users do not write.
+    #[test]
+    fn nobody_takes_what_a_load_balancer_leads_to() {
+        let port = |port: u16| json!([{ "port": port, "protocol": "TCP" }]);
+        let web = json!({ "type": "LoadBalancer", "clusterIP": "10.96.0.20", "ports": port(443) });
+        let web = of(web, Some("192.0.2.200"), "10.244.0.1");
+        let external = |number| json!({ "clusterIP": "10.96.0.77", "externalIPs": ["192.0.2.200"], "ports": port(number) });
+        let thief = of(external(443), None, "10.244.0.66");
+        let beside = of(external(8443), None, "10.244.0.55");
+        for first in ["aaa", "zzz"] {
+            let (mut claims, mut touched) = (Claims::new(Family::V4), BTreeSet::new());
+            claims.enter(&key(first), thief.clone(), &mut touched);
+            claims.enter(&key("beside"), beside.clone(), &mut touched);
+            let alone = leading_to(&claims, "10.244.0.66");
+            touched.clear();
+            claims.enter(&key("m"), web.clone(), &mut touched);
+            assert_eq!(
+                leading_to(&claims, "10.244.0.1"),
+                2,
+                "both of its addresses"
+            );
+            assert_eq!(leading_to(&claims, "10.244.0.66") * 2, alone);
+            assert_eq!(leading_to(&claims, "10.244.0.55"), 2, "another port");
+            let is_theirs = |key: &&Key| {
+                key.place(Family::V4)
+                    .is_some_and(|place| web.places.contains(&place))
+            };
+            assert!(
+                thief
+                    .entries
+                    .keys()
+                    .filter(is_theirs)
+                    .all(|key| touched.contains(key))
+            );
+            // Nor while it has no endpoint.
+            let mut nobody = web.clone();
+            nobody
+                .entries
+                .retain(|key, _| key.address(Family::V4).is_none());
+            claims.enter(&key("m"), nobody, &mut touched);
+            assert_eq!(leading_to(&claims, "10.244.0.66") * 2, alone);
+            claims.enter(&key("m"), Plan::nothing(Family::V4), &mut touched);
+            assert_eq!(leading_to(&claims, "10.244.0.66"), alone, "nobody's again");
+        }
+    }
+
+    /// All nodes would ask somebody's pod for what they are to do.
+    #[test]
+    fn nobody_takes_the_places_of_api_servers() {
+        let thief = json!({ "clusterIP": "10.96.0.77", "externalIPs": ["192.0.2.1"],
+            "ports": [{ "port": 6443, "protocol": "TCP" }] });
+        let thief = of(thief, None, "10.244.0.66");
+        let service = json!({ "metadata": { "name": "kubernetes", "namespace": "default" },
+            "spec": { "clusterIP": "10.96.0.1", "ports": [{ "name": "https", "port": 443, "protocol": "TCP" }] } });
+        let slice = |name: &str| {
+            json!({ "metadata": { "name": name }, "addressType": "IPv4", "endpoints": [{ "addresses": ["192.0.2.1"] }],
+                "ports": [{ "name": "https", "port": 6443, "protocol": "TCP" }] })
+        };
+        let service = serde_json::from_value(service).unwrap();
+        for (name, is_theirs) in [("kubernetes", true), ("somebodys", false)] {
+            let slice = serde_json::from_value(slice(name)).unwrap();
+            let api = plan(&service, &[&slice], &Node::default(), Family::V4);
+            let (mut claims, mut touched) = (Claims::new(Family::V4), BTreeSet::new());
+            claims.enter(&key("aaa"), thief.clone(), &mut touched);
+            let alone = leading_to(&claims, "10.244.0.66");
+            claims.enter(&key("default"), api, &mut touched);
+            let left = leading_to(&claims, "10.244.0.66");
+            assert_eq!(left * 2 == alone, is_theirs, "its own address is left");
+            claims.enter(&key("default"), Plan::nothing(Family::V4), &mut touched);
+            assert_eq!(leading_to(&claims, "10.244.0.66"), alone);
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Brings the kernel to the ways that are to be there. What stands there already is left as it is: a restart ends no
 //! connection.
 
-use super::{Lost, TunnelPlan, WayPlan, Ways, end_of};
+use super::{Lost, TunnelPlan, WayPlan, Ways, apart, end_of};
 use crate::pods::{PROTOCOL, quiet, write_setting};
 use crate::rules::tunnel_name;
 use crate::{Error, failed};
@@ -25,7 +25,10 @@ impl Ways {
                 continue;
             };
             match self.open(&mut netlink, family, tunnel) {
-                Ok(far) => routes.extend(far),
+                Ok((far, alike)) => {
+                    routes.extend(far);
+                    lost.extend(alike);
+                }
                 Err(error) => {
                     let why = told(&error, tunnel, self);
                     let nodes = tunnel.far.iter().map(|(_, at)| (*at, why.clone()));
@@ -45,13 +48,13 @@ impl Ways {
         tunnel_name(self.tables.links(), family)
     }
 
-    /// Has the tunnel be there; the routes that lead into it.
+    /// Has the tunnel be there; the routes that lead into it, and the nodes that get none.
     fn open(
         &self,
         netlink: &mut Netlink,
         family: Family,
         plan: &TunnelPlan,
-    ) -> io::Result<Vec<Route>> {
+    ) -> io::Result<(Vec<Route>, Lost)> {
         // before anything can come in by it
         self.tables.of(family)?.set_tunnel(Some(self.port()))?;
         let link = self.device(netlink, family, plan)?;
@@ -62,8 +65,9 @@ impl Ways {
         {
             netlink.add_host_address(&link, plan.gateway)?;
         }
-        let ends = plan.far.iter().map(|(_, at)| (end_of(*at), *at));
-        let ends: BTreeSet<FarEnd> = ends.collect();
+        let known = netlink.far_ends(&link, Neighbours::Machines)?;
+        let wanted = plan.far.iter().map(|(_, at)| *at).collect();
+        let (ends, alike) = apart(plan.local, &wanted, &known);
         for of in [Neighbours::Machines, Neighbours::Routers] {
             let held: BTreeSet<FarEnd> = netlink.far_ends(&link, of)?.into_iter().collect();
             for gone in held.difference(&ends) {
@@ -73,13 +77,14 @@ impl Ways {
                 netlink.set_far_end(&link, of, *new)?;
             }
         }
-        let routes = plan.far.iter().map(|(range, at)| Route {
+        let reached = plan.far.iter().filter(|(_, at)| !alike.contains_key(at));
+        let routes = reached.map(|(range, at)| Route {
             link: Some(link),
             source: Some(plan.gateway),
             on_link: true,
             ..self.by_router((*range, *at))
         });
-        Ok(routes.collect())
+        Ok((routes.collect(), alike))
     }
 
     /// The device as it is to be; another one of its name is taken away.

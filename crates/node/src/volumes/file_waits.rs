@@ -5,9 +5,10 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long such work may take.
+/// How long such work may take, or go on without a step.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Threads that wait at most, on the whole node: more than a node has pods by default, and a quarter of all there are for
 /// such work.
@@ -64,6 +65,43 @@ impl FileWaits {
         }
     }
 
+    /// Does `work` of many steps, which it counts, for as long as it makes some. `told` hears now and then how many there were.
+    ///
+    /// # Errors
+    /// As those of [`Self::run`].
+    pub(crate) async fn run_steps<T: Send + 'static>(
+        &self,
+        key: String,
+        work: impl FnOnce(&AtomicU64) -> T + Send + 'static,
+        mut told: impl FnMut(u64),
+    ) -> io::Result<T> {
+        let taken = self.take(key)?;
+        let steps = Arc::new(AtomicU64::new(0));
+        let counted = steps.clone();
+        let mut running = tokio::task::spawn_blocking(move || {
+            let _taken = taken;
+            work(&counted)
+        });
+        let mut before = 0;
+        loop {
+            if let Ok(ended) = tokio::time::timeout(self.limit, &mut running).await {
+                return ended.map_err(io::Error::other);
+            }
+            let now = steps.load(Ordering::Relaxed);
+            if now == before {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!(
+                        "the file system has not answered for {:?}, after {now} files",
+                        self.limit
+                    ),
+                ));
+            }
+            before = now;
+            told(now);
+        }
+    }
+
     fn take(&self, key: String) -> io::Result<TakenKey> {
         let mut waiting = self.waiting.lock();
         let why = if waiting.contains(&key) {
@@ -117,6 +155,44 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(long.run("pod".to_owned(), || 8).await.unwrap(), 8);
+    }
+
+    #[tokio::test]
+    async fn what_takes_its_time_goes_on_and_what_has_stopped_does_not() {
+        let waits = FileWaits {
+            limit: Duration::from_millis(300),
+            ..FileWaits::default()
+        };
+        let (answer, hangs) = std::sync::mpsc::channel::<()>();
+        let walk = move |steps: &AtomicU64| {
+            steps.fetch_add(1, Ordering::Relaxed);
+            while hangs.recv().is_ok() {
+                steps.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let mut heard = Vec::new();
+        // Three times it is answered before it is looked at again.
+        let told = |steps| {
+            heard.push(steps);
+            if heard.len() <= 3 {
+                answer.send(()).unwrap();
+            }
+        };
+        let error = waits
+            .run_steps("pod".to_owned(), walk, told)
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(error.to_string().ends_with("after 4 files"), "{error}");
+        assert_eq!(heard, [1, 2, 3, 4]);
+        let again = waits.run_steps("pod".to_owned(), |_| panic!("a second thread"), |_| {});
+        assert_eq!(again.await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(answer);
+        while waits.waiting.lock().contains("pod") {
+            tokio::task::yield_now().await;
+        }
+        let done = waits.run_steps("pod".to_owned(), |_| 7, |_| {});
+        assert_eq!(done.await.unwrap(), 7);
     }
 
     #[test]

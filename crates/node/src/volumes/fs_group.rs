@@ -8,17 +8,13 @@ use k8s_openapi::api::core::v1::Pod;
 use rustix::fs::FileType;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 const READ_WRITE: u32 = 0o660;
 /// Directories: set-group-ID, so that what is made in them is the group's too, and entered by the group.
 const DIRECTORY: u32 = 0o2110;
-/// When a walk is first told to take long.
-const SLOW: Duration = Duration::from_secs(30);
-/// How often it is told how far it is.
-const PROGRESS: Duration = Duration::from_secs(60);
+/// Of so many looks at a walk, half a minute after one another, one is told of.
+const EVERY: u32 = 2;
 /// Levels of a path that are shown of one that is too deep.
 const SHOWN: usize = 4;
 const ADVICE: &str = "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/#configure-volume-permission-and-ownership-change-policy-for-pods";
@@ -26,7 +22,7 @@ const ADVICE: &str = "https://kubernetes.io/docs/tasks/configure-pod-container/s
 /// Gives the volume at `dir` to the pod's group, if the pod has one.
 ///
 /// # Errors
-/// The volume cannot be walked. Single files that cannot be changed are passed over.
+/// The volume cannot be walked, or its file system does not answer. Single files that cannot be changed are passed over.
 pub(super) async fn apply(volumes: &Volumes, pod: &Pod, dir: &Path) -> Result<(), Cause> {
     let Some(gid) = super::group_of(pod) else {
         return Ok(());
@@ -34,25 +30,21 @@ pub(super) async fn apply(volumes: &Volumes, pod: &Pod, dir: &Path) -> Result<()
     let context = pod.pod_spec().security_context.as_ref();
     let policy = context.and_then(|c| c.fs_group_change_policy.as_deref());
     let only_on_mismatch = policy == Some("OnRootMismatch");
-    let done = Arc::new(AtomicU64::new(0));
-    let (root, count) = (dir.to_owned(), done.clone());
-    let mut walk = tokio::task::spawn_blocking(move || give(&root, gid, only_on_mismatch, &count));
-    let mut first = true;
-    loop {
-        let wait = if first { SLOW } else { PROGRESS };
-        match tokio::time::timeout(wait, &mut walk).await {
-            Ok(ended) => {
-                let ended = ended.map_err(io::Error::other).flatten();
-                let left_out = ended.map_err(io_error("cannot change the volume's group"))?;
-                if let Some(path) = left_out {
-                    tell_left_out(volumes, pod, &path);
-                }
-                return Ok(());
-            }
-            Err(_) => tell(volumes, pod, dir, first, done.load(Ordering::Relaxed)),
+    let (root, key) = (dir.to_owned(), format!("fsGroup {}", dir.display()));
+    let work = move |done: &AtomicU64| give(&root, gid, only_on_mismatch, done);
+    let mut looks = 0_u32;
+    let told = |files| {
+        looks += 1;
+        if looks % EVERY == 1 {
+            tell(volumes, pod, dir, looks == 1, files);
         }
-        first = false;
+    };
+    let walked = volumes.waits.run_steps(key, work, told).await.flatten();
+    let left_out = walked.map_err(io_error("cannot change the volume's group"))?;
+    if let Some(path) = left_out {
+        tell_left_out(volumes, pod, &path);
     }
+    Ok(())
 }
 
 fn tell(volumes: &Volumes, pod: &Pod, dir: &Path, first: bool, files: u64) {

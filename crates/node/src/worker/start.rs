@@ -84,8 +84,13 @@ impl Worker {
         if self.pod.pod_spec().host_users == Some(false) {
             self.check_users(&handler).await?;
         }
-        tokio::fs::create_dir_all(&config.log_directory)
-            .await
+        let log = LogFile::new(
+            &self.ctx.paths,
+            &Path::new(&config.log_directory).join("0.log"),
+        );
+        let made = tokio::task::spawn_blocking(move || log.make_dir()).await;
+        made.map_err(io::Error::other)
+            .flatten()
             .map_err(|e| format!("cannot make log directory {:?}: {e}", config.log_directory))?;
         self.ctx
             .runtime

@@ -3,7 +3,7 @@
 use super::record::{self, Namespaces, Pause, Proto, SandboxRecord};
 use super::users::{self, Furnishing, Mapping};
 use super::{Embedded, Inner, blocking, io_error, lock, new_id};
-use crate::monitor::{PAUSE_ARG, Surroundings, now_nanos, start_ticks};
+use crate::monitor::{PAUSE_ARG, Surroundings, make_log_dir, now_nanos, start_ticks};
 use crate::netdev;
 use crate::network::PodNetwork;
 use crate::runtime::{Error, Result};
@@ -565,7 +565,7 @@ fn fill(
         }
     }
     if !config.log_directory.is_empty() {
-        fs::create_dir_all(&config.log_directory).map_err(io_error(&config.log_directory))?;
+        make_log_dir(Path::new(&config.log_directory)).map_err(io_error(&config.log_directory))?;
     }
     Ok(SandboxRecord {
         id: id.to_owned(),

@@ -173,16 +173,29 @@ fn put(file: &mut impl Write, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
 /// else mounts the directory of all logs, may write there.
 const SHARED_PARTS: usize = 3;
 
-/// Opens a log, making what is missing. The monitor is root, so no link is followed where others write.
-fn open(path: &Path) -> io::Result<File> {
-    let top = path.ancestors().take(SHARED_PARTS + 1).last();
+/// The directory `parts` above a path, made if it is missing, and what of the path is below it.
+fn top_of(path: &Path, parts: usize) -> io::Result<(Root, &Path)> {
+    let top = path.ancestors().take(parts + 1).last();
     let top = top.unwrap_or(Path::new("/"));
     let below = path.strip_prefix(top).unwrap_or(path);
+    std::fs::create_dir_all(top)?;
+    Ok((Root::open(top, Links::Refused)?, below))
+}
+
+/// Makes the directory of a pod's logs, which is one of those that others may put a link in the place of.
+pub(crate) fn make_log_dir(path: &Path) -> io::Result<()> {
+    let (root, below) = top_of(path, SHARED_PARTS - 2)?;
+    root.mkdir_all(below, 0o755)?;
+    Ok(())
+}
+
+/// Opens a log, making what is missing. The monitor is root, so no link is followed where others write.
+fn open(path: &Path) -> io::Result<File> {
+    let (root, below) = top_of(path, SHARED_PARTS)?;
     let (Some(parent), Some(name)) = (below.parent(), below.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    std::fs::create_dir_all(top)?;
-    let dir = Root::open(top, Links::Refused)?.mkdir_all(parent, 0o755)?;
+    let dir = root.mkdir_all(parent, 0o755)?;
     let flags = OFlags::CREATE
         | OFlags::WRONLY
         | OFlags::APPEND
@@ -243,6 +256,18 @@ fn timestamp(time: SystemTime) -> String {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn the_directory_of_a_pod_is_made_where_it_is_and_not_behind_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let (logs, outside) = (dir.path().join("logs"), dir.path().join("outside"));
+        make_log_dir(&logs.join("ns_pod_uid")).unwrap();
+        make_log_dir(&logs.join("ns_pod_uid")).unwrap();
+        assert!(logs.join("ns_pod_uid").is_dir());
+        std::fs::create_dir(&outside).unwrap();
+        std::os::unix::fs::symlink(&outside, logs.join("ns_other_uid")).unwrap();
+        assert!(make_log_dir(&logs.join("ns_other_uid")).is_err());
+    }
 
     #[test]
     fn times() {

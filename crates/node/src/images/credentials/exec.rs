@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 /// How long a plugin may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -114,8 +114,30 @@ async fn read_all(stream: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec
     Ok(out)
 }
 
+/// A plugin at work. When nobody waits for it any more it ends, with the programs that it has called.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // The id is gone once the child was waited for, so this hits nobody else.
+        let id = self.0.id().and_then(|id| i32::try_from(id).ok());
+        if let Some(group) = id.and_then(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+    }
+}
+
 /// Asks a plugin; it gets a minute.
 pub(super) async fn run(
+    provider: &Provider,
+    program: &Path,
+    request: &Request<'_>,
+) -> Result<Response, Error> {
+    run_within(LIMIT, provider, program, request).await
+}
+
+async fn run_within(
+    limit: Duration,
     provider: &Provider,
     program: &Path,
     request: &Request<'_>,
@@ -127,14 +149,17 @@ pub(super) async fn run(
     };
     let input = body(provider, request).to_string();
     let work = async {
-        let mut child = Command::new(program)
+        let child = Command::new(program)
             .args(&provider.args)
             .envs(provider.env.iter().map(|(k, v)| (k, v)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            .process_group(0)
             .kill_on_drop(true)
             .spawn()?;
+        let mut running = Running(child);
+        let child = &mut running.0;
         let stdin = child.stdin.take();
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let write = async {
@@ -150,7 +175,7 @@ pub(super) async fn run(
             status: child.wait().await?,
         })
     };
-    let output = match tokio::time::timeout(LIMIT, work).await {
+    let output = match tokio::time::timeout(limit, work).await {
         Ok(Ok(output)) => output,
         Ok(Err(error)) => return Err(failed(error.to_string())),
         Err(_) => return Err(failed("context deadline exceeded".to_owned())),
@@ -199,4 +224,58 @@ fn parse(provider: &Provider, stdout: &[u8]) -> Result<Response, Error> {
         cache_duration: duration.map_err(|e| Error::Decode(format!("cacheDuration: {e}")))?,
         auth: body.auth.unwrap_or_default(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A plugin that has another program answer, which does not.
+    #[tokio::test]
+    async fn programs_of_a_plugin_end_with_its_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let (program, pid) = (dir.path().join("plugin"), dir.path().join("pid"));
+        let script = format!(
+            "#!/bin/sh\nsleep 600 &\necho $! > {}\nwait\n",
+            pid.display()
+        );
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let provider = Provider {
+            name: "plugin".to_owned(),
+            match_images: vec!["*".to_owned()],
+            default_cache: Duration::ZERO,
+            api_version: "credentialprovider.kubelet.k8s.io/v1".to_owned(),
+            args: Vec::new(),
+            env: Vec::new(),
+            token_attributes: None,
+        };
+        let annotations = BTreeMap::new();
+        let request = Request {
+            image: "a/b",
+            token: "",
+            annotations: &annotations,
+        };
+        let error = run_within(Duration::from_secs(2), &provider, &program, &request).await;
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("deadline"), "{error}");
+        let called: i32 = std::fs::read_to_string(&pid)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        let called = rustix::process::Pid::from_raw(called).unwrap();
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        while is_running(called) {
+            assert!(std::time::Instant::now() < end, "it still runs");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Whether a process is there and no mere entry of one that has ended.
+    fn is_running(process: rustix::process::Pid) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    }
 }

@@ -1,0 +1,76 @@
+//! Definitions of custom kinds that are called as a built-in one: their objects would be its, which nobody then validates, and
+//! which all go when the definition goes.
+
+use super::{SOON, Target};
+use serde_json::{Value, json};
+use std::time::Instant;
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+fn definition(group: &str, plural: &str, kind: &str, scope: &str) -> Value {
+    json!({
+        "metadata": { "name": format!("{plural}.{group}"), "annotations": { "api-approved.kubernetes.io": "unapproved, x" } },
+        "spec": { "group": group, "scope": scope, "names": { "plural": plural, "kind": kind }, "versions": [{
+            "name": "v9", "served": true, "storage": true,
+            "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } }] },
+    })
+}
+
+fn wait(t: &Target, path: &str, wanted: impl Fn(u16, &str) -> bool) {
+    let end = Instant::now() + SOON;
+    loop {
+        let answer = t.get("root", path);
+        if wanted(answer.code, &answer.body) {
+            return;
+        }
+        assert!(Instant::now() < end, "{path}: {}", answer.body);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+pub(super) fn of_built_in_kinds(t: &Target) {
+    let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    t.allowed("root", &format!("{roles}/cluster-admin"));
+    for (group, plural, kind, scope) in [
+        (
+            "rbac.authorization.k8s.io",
+            "clusterroles",
+            "ClusterRole",
+            "Cluster",
+        ),
+        (
+            "networking.k8s.io",
+            "networkpolicies",
+            "NetworkPolicy",
+            "Namespaced",
+        ),
+    ] {
+        t.write(
+            &format!("POST {DEFINITIONS}"),
+            &definition(group, plural, kind, scope),
+        );
+        let path = format!("{DEFINITIONS}/{plural}.{group}");
+        wait(t, &path, |_, body| body.contains("NamesAccepted"));
+        assert!(t.allowed("root", &path).contains("PluralConflict"));
+        let (below, what) = match scope {
+            "Cluster" => (
+                format!("/apis/{group}/v9/{plural}"),
+                json!({ "rules": "nonsense" }),
+            ),
+            _ => (
+                format!("/apis/{group}/v9/namespaces/foo/{plural}"),
+                json!({ "spec": "nonsense" }),
+            ),
+        };
+        let mut object = what;
+        object["metadata"] = json!({ "name": "nobodys" });
+        t.refused("root", &format!("POST {below}"), &object);
+        t.write(&format!("DELETE {path}"), &json!({}));
+        wait(t, &path, |code, _| code == 404);
+    }
+    t.allowed("root", &format!("{roles}/cluster-admin"));
+    assert!(
+        !t.allowed("root", "/apis/networking.k8s.io/v1/networkpolicies")
+            .contains("nobodys")
+    );
+}
