@@ -32,6 +32,8 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-kubestore",
             "davit-client",
             "davit-certificates",
+            "davit-webhook",
+            "davit-access",
             "davit-listen",
             "davit-streaming",
             "davit-net",

@@ -7,7 +7,8 @@
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use davit_apiserver::{ApiServer, MASTERS, Options, UserInfo};
+use davit_access::{MASTERS, UserInfo};
+use davit_apiserver::{ApiServer, Options};
 use davit_store::embedded::{EmbeddedOptions, EmbeddedStore};
 use http::Request;
 use http_body_util::{BodyExt, Full};

@@ -7,7 +7,8 @@
 )]
 
 use bytes::Bytes;
-use davit_apiserver::{ApiServer, MASTERS, Options, ResponseBody, UserInfo};
+use davit_access::{MASTERS, UserInfo};
+use davit_apiserver::{ApiServer, Options, ResponseBody};
 use davit_store::embedded::{EmbeddedOptions, EmbeddedStore};
 use futures::StreamExt;
 use futures::stream;

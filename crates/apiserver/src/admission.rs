@@ -37,17 +37,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
+use davit_access::{Lookup, UserInfo, Warnings, authz};
 use davit_api::features::Features;
 use davit_api::status::Status;
+use davit_webhook::Webhooks;
 use serde_json::Value;
 
-use crate::authz;
-use crate::context::Warnings;
-use crate::lookup::Lookup;
 use crate::metrics::{AdmissionMetrics, Step, WebhookMetrics};
 use crate::registry::{Registry, ResourceInfo};
-use crate::user::UserInfo;
-use crate::webhook::Webhooks;
 
 pub use config::{Config, ConfigError};
 use erased::{AnyMutating, AnyValidating};

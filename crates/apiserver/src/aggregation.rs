@@ -20,14 +20,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
+use davit_access::RequestInfo;
 use davit_api::status::Status;
+use davit_webhook::tls::ShownIdentity;
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::ownership::Tracking;
-use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
-use crate::tls::ShownIdentity;
 use crate::writes::{Author, Writer};
 
 use backend::Backend;

@@ -105,7 +105,7 @@ pub(crate) fn response_object(object: impl FnOnce() -> Value) {
 }
 
 /// Records as whom the request goes on.
-pub(crate) fn impersonated(user: &crate::user::UserInfo) {
+pub(crate) fn impersonated(user: &davit_access::UserInfo) {
     with(|record| record.impersonated(user));
 }
 

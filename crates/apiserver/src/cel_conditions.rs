@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use davit_access::{RequestInfo, UserInfo, authz};
 use davit_api::status::Status;
 use davit_cel::policy::compile;
 use davit_cel::{
@@ -18,9 +19,6 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::admission::{Attributes, ServerView};
-use crate::authz;
-use crate::request_info::RequestInfo;
-use crate::user::UserInfo;
 
 /// What one expression may cost.
 pub(crate) const CALL_LIMIT: u64 = 1_000_000;

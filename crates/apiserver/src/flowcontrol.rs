@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use davit_access::{RequestInfo, UserInfo};
 use davit_api::status::Status;
 use http::HeaderValue;
 use parking_lot::Mutex;
@@ -24,8 +25,6 @@ use tokio::sync::oneshot;
 pub(crate) use upkeep::{ensure, follow};
 
 use crate::metrics::FlowMetrics;
-use crate::request_info::RequestInfo;
-use crate::user::UserInfo;
 use config::Schema;
 use levels::{Arrival, Levels, Place, Refusal};
 

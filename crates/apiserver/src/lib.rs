@@ -20,8 +20,6 @@
 pub mod admission;
 mod aggregation;
 pub mod audit;
-mod authn;
-pub mod authz;
 mod backup;
 mod body;
 mod cel_conditions;
@@ -36,9 +34,7 @@ mod event_ttl;
 mod flowcontrol;
 mod handlers;
 mod health;
-mod lookup;
 mod metrics;
-mod mirror;
 mod negotiate;
 mod object;
 mod openapi;
@@ -47,46 +43,29 @@ mod pipeline;
 pub mod pki;
 mod posted;
 mod proxy;
-mod query;
-mod reach;
 pub mod registry;
-mod request_info;
 mod resource_metrics;
 mod respond;
 mod root;
 mod selection;
 mod server;
 mod service_addresses;
+mod service_endpoints;
 mod storage;
 mod stored_form;
 mod subresources;
 mod tls;
-mod tokens;
-mod user;
 pub mod version;
 mod virtuals;
-mod webhook;
 mod websocket;
 mod writes;
 
-pub use authn::{
-    Anonymous, Authentication, AuthenticationConfigError, AuthenticationError, OidcFlags,
-    RequestHeader, StaticToken, TokenFileError, TokenWebhook, parse_token_file,
-};
-pub use authz::{
-    Abac, AccessWebhook, Authorization, AuthorizationError, Mode as AuthorizationMode, PolicyError,
-};
 pub use body::{BoxError, ResponseBody};
 pub use custom::check_conversion_answer;
 pub use flowcontrol::FlowOptions;
-pub use reach::Loopback;
-pub use request_info::RequestInfo;
 pub use server::{
     ApiServer, DEFAULT_ISSUER, Error, HTTP2_STREAMS, InProcess, KubeletAuthority,
     MIN_REQUEST_TIMEOUT, Options, ServingFiles,
 };
 pub use service_addresses::{NodePorts, ServiceRange, ServiceRangeError, ServiceRanges};
 pub use stored_form::KubernetesForm;
-pub use tls::TlsError;
-pub use tokens::{TokenError, TokenLife};
-pub use user::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED, UserInfo};

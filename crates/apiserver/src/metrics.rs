@@ -1,6 +1,5 @@
 //! Metrics under the names of Kubernetes.
 
-mod access;
 mod admission;
 mod conversion;
 mod flow;
@@ -12,6 +11,8 @@ mod webhooks;
 use std::sync::Arc;
 use std::time::Duration;
 
+use davit_access::AccessMetrics;
+use davit_access::RequestInfo;
 use davit_api::kinds::ResourceRow;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -21,7 +22,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-pub(crate) use self::access::AccessMetrics;
 pub(crate) use self::admission::{AdmissionMetrics, Step};
 pub(crate) use self::conversion::ConversionMetrics;
 pub(crate) use self::flow::FlowMetrics;
@@ -29,7 +29,6 @@ pub(crate) use self::process::ProcessMetrics;
 pub(crate) use self::stored::{ObjectCount, StoredMetrics};
 pub(crate) use self::text::{OPEN_METRICS, PROMETHEUS, prometheus};
 pub(crate) use self::webhooks::WebhookMetrics;
-use crate::request_info::RequestInfo;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
@@ -142,7 +141,7 @@ impl Metrics {
             long_running: Family::default(),
             in_flight: Family::default(),
             webhooks: WebhookMetrics::new(),
-            access: Arc::new(AccessMetrics::new()),
+            access: Arc::new(AccessMetrics::default()),
             conversions: Arc::new(ConversionMetrics::new()),
             stored: StoredMetrics::default(),
             watch_events: Family::default(),

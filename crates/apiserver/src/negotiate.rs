@@ -1,9 +1,8 @@
 //! Content negotiation: which form a client wants its answer in.
 
+use davit_access::query::Query;
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, USER_AGENT};
-
-use crate::query::Query;
 
 /// Serialization of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

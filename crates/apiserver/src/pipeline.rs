@@ -15,6 +15,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
+use davit_access::authn::ConnectionIdentity;
+use davit_access::query::Query;
+use davit_access::{MASTERS, RequestInfo, UserInfo, Warnings};
 use davit_api::status::Status;
 use davit_listen::{AnswerKind, Busy, Exchange};
 use futures::{FutureExt, StreamExt};
@@ -25,16 +28,12 @@ use http_body_util::BodyExt;
 
 use crate::aggregation::{self, Peer};
 use crate::audit::{self, Stage};
-use crate::authn::ConnectionIdentity;
 use crate::body::{RequestBody, ResponseBody};
-use crate::context::{Context, HandlerResult, Warnings};
+use crate::context::{Context, HandlerResult};
 use crate::flowcontrol::Seat;
 use crate::proxy::strip_claims;
-use crate::query::Query;
-use crate::request_info::RequestInfo;
 use crate::respond;
 use crate::server::ApiServer;
-use crate::user::{MASTERS, UserInfo};
 use crate::{handlers, root};
 
 pub(crate) use in_flight::InFlight;

@@ -11,15 +11,16 @@ mod store;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use davit_access::{KUBELET_CLIENT, NODE_PREFIX, NODES};
 use davit_client::subject::Subject;
 
-use crate::user::{KUBELET_CLIENT, NODE_PREFIX, NODES};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PublicKeyData as _, SanType,
 };
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
+pub use davit_webhook::tls::Identity;
 pub use examine::{PkiSummary, examine};
 pub use kubeconfig::{Kubeconfig, write_kubeconfig};
 use store::{read_optional, write_private, write_public};
@@ -60,21 +61,6 @@ pub enum PkiError {
         /// Why it failed.
         detail: String,
     },
-}
-
-/// A certificate (with its issuer chain) and its private key, both PEM.
-#[derive(Clone)]
-pub struct Identity {
-    /// The certificate, PEM.
-    pub certificate: String,
-    /// The private key, PKCS#8 PEM.
-    pub key: String,
-}
-
-impl std::fmt::Debug for Identity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Identity(..)")
-    }
 }
 
 /// The certificate authority and the identities the cluster's parts use.

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::sync::Arc;
 
+use davit_access::query::Query;
 use davit_api::kinds;
 use davit_api::status::Status;
 use davit_schema::protobuf::{ProtobufError, encode_object};
@@ -24,7 +25,6 @@ use crate::negotiate::{
     Accepted, Form, Media, NotAcceptable, Offer, PROTOBUF, negotiate, takes_gzip, wants_pretty,
 };
 use crate::object::ordered;
-use crate::query::Query;
 use crate::registry::ResourceInfo;
 
 pub(crate) use protobuf::message;

@@ -23,12 +23,18 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use davit_access::authn::{AuthenticationError, Authenticator};
+use davit_access::authz::{self, Authorization};
+use davit_access::tokens::{TokenError, TokenKeys};
+use davit_access::{RequestInfo, StoredObjects, UserInfo};
 use davit_api::features::Features;
 use davit_api::status::Status;
 use davit_listen::{ConnectionLimits, HttpLimits};
 use davit_schema::gates::Disabled;
 use davit_store::Store;
 use davit_task::Task;
+use davit_webhook::Webhooks;
+use davit_webhook::tls::TlsError;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{Request, Response};
@@ -42,8 +48,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::aggregation::{self, Aggregation};
 use crate::audit::{AuditError, Auditor};
-use crate::authn::{AuthenticationError, Authenticator};
-use crate::authz::{self, Authorization};
 use crate::body::{BoxError, RequestBody, ResponseBody, request_body};
 use crate::discovery::AggregatedCache;
 use crate::flowcontrol::{self, FlowControl};
@@ -53,16 +57,13 @@ use crate::pipeline::{self, Caller, InFlight};
 use crate::pki::{Pki, PkiError, api_server_names};
 use crate::proxy::NodeClient;
 use crate::registry::Registry;
-use crate::request_info::RequestInfo;
 use crate::resource_metrics::{self, ResourceMetrics};
 use crate::service_addresses::{ServiceAddresses, ServiceRanges};
+use crate::service_endpoints::StoredEndpoints;
 use crate::stored_form::StoredForm;
-use crate::tls::{self, TlsError};
-use crate::tokens::{TokenError, TokenKeys};
-use crate::user::UserInfo;
+use crate::tls;
 use crate::version::Build;
 use crate::virtuals::Components;
-use crate::webhook::Webhooks;
 use crate::{admission, crd, errors, event_ttl};
 use identities::OwnIdentities;
 pub use identities::ServingFiles;
@@ -290,7 +291,8 @@ impl ApiServer {
         });
         let addresses =
             ServiceAddresses::new(options.service_ranges, options.node_ports, &registry);
-        let webhooks = Arc::new(Webhooks::new(&registry, loopback, shutdown.clone()));
+        let services = StoredEndpoints::new(&registry, loopback.of_endpoints());
+        let webhooks = Arc::new(Webhooks::new(Arc::new(services), shutdown.clone()));
         let metrics = Metrics::new();
         metrics.process.set_build(options.build);
         let (events, lost) = (metrics.audit_events.clone(), metrics.audit_errors.clone());
@@ -302,7 +304,12 @@ impl ApiServer {
             keys,
             webhooks.tasks(),
         )?;
-        let access = authz::Sources::new(&registry, Arc::clone(&metrics.access));
+        let snapshot = registry.snapshot();
+        let find = |group: &str, plural: &str| {
+            let resource = snapshot.by_group_resource(group, plural)?;
+            Some(Arc::clone(&resource.storage) as Arc<dyn StoredObjects>)
+        };
+        let access = authz::Sources::new(&find, Arc::clone(&metrics.access));
         let modes = options.authorization.modes()?;
         let has = |mode: &authz::Mode| modes.iter().flatten().any(|known| known == mode);
         let (uses_rbac, restricts_nodes) = (has(&authz::Mode::Rbac), has(&authz::Mode::Node));

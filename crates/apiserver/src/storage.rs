@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
+use davit_access::{ObjectsUnreadable, StoredObjects};
 use davit_api::kinds::{ResourceRow, TypeId, TypeTable, builtin};
 use davit_api::status::Status;
 use davit_store::{Error as StoreError, KeyValue, ListOptions, Listing, Store, Write};
 use davit_strategy::Strategy;
-use davit_watchcache::{Cache, Decode, remove_resource_version};
+use davit_watchcache::{Cache, Decode, Followed, remove_resource_version};
 use serde_json::{Value, json};
 
 use crate::codec::Shape;
@@ -415,6 +417,35 @@ impl Storage {
             .list(&prefix, options)
             .await
             .map_err(StorageError::Store)
+    }
+}
+
+impl Followed for Storage {
+    fn cache(&self) -> &Cache {
+        Self::cache(self)
+    }
+
+    fn last_written(&self) -> u64 {
+        Self::last_written(self)
+    }
+
+    fn prefix(&self) -> &str {
+        Self::prefix(self)
+    }
+}
+
+#[async_trait]
+impl StoredObjects for Storage {
+    async fn get(&self, namespace: &str, name: &str) -> Result<Option<Value>, ObjectsUnreadable> {
+        let found = Self::get(self, namespace, name).await;
+        let found = found.map_err(|error| ObjectsUnreadable(error.to_string()))?;
+        Ok(found.map(|stored| stored.value))
+    }
+
+    async fn all(&self) -> Result<Vec<Bytes>, ObjectsUnreadable> {
+        let found = self.list(None, ListOptions::default()).await;
+        let found = found.map_err(|error| ObjectsUnreadable(error.to_string()))?;
+        Ok(found.items.into_iter().map(|pair| pair.value).collect())
     }
 }
 

@@ -2,105 +2,36 @@
 //!
 //! A client certificate of a foreign authority does not break the handshake; the request is
 //! answered with 401 as Kubernetes does. So the handshake only proves that the client holds the
-//! key, and whether the certificate counts is decided for each request
-//! ([`ClientCertificates::identify`]).
-
-mod client;
-mod shown;
+//! key, and whether the certificate counts is decided for each request (`davit_access::authn`).
 
 use std::sync::Arc;
 
-use davit_client::subject::Subject;
+use davit_webhook::tls::{ShownIdentity, TlsError, certificates, provider};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use rustls::{
     DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
 };
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use rustls_pki_types::{CertificateDer, UnixTime};
 
-use crate::user::UserInfo;
+use crate::pki::LOOPBACK_NAME;
 
-pub(crate) use client::{Trust, client_config};
-pub(crate) use shown::{ServingIdentity, ShownIdentity};
-
-/// Keys or certificates that TLS cannot use.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// PEM text without the expected content.
-    #[error("reading {what}: {detail}")]
-    Pem {
-        /// Which text.
-        what: &'static str,
-        /// Why it failed.
-        detail: String,
-    },
-    /// The TLS library refused the material.
-    #[error("configuring TLS: {0}")]
-    Config(String),
-}
-
-/// Decides who a client certificate stands for.
+/// What the API server shows: a given certificate, and its own to those who ask for [`LOOPBACK_NAME`].
 #[derive(Debug)]
-pub(crate) struct ClientCertificates {
-    verifier: Arc<dyn ClientCertVerifier>,
+pub(crate) struct ServingIdentity {
+    pub(crate) own: Arc<ShownIdentity>,
+    pub(crate) given: Option<Arc<ShownIdentity>>,
 }
 
-impl ClientCertificates {
-    /// Trusts the authorities in `ca_pem`.
-    pub(crate) fn new(ca_pem: &str) -> Result<Self, TlsError> {
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates("the client authority", ca_pem)? {
-            roots
-                .add(certificate)
-                .map_err(|e| TlsError::Config(e.to_string()))?;
-        }
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
-            .allow_unauthenticated()
-            .build()
-            .map_err(|e| TlsError::Config(e.to_string()))?;
-        Ok(Self { verifier })
+impl ResolvesServerCert for ServingIdentity {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let given = self.given.as_ref();
+        let given = given.filter(|_| hello.server_name() != Some(LOOPBACK_NAME));
+        Some(given.unwrap_or(&self.own).certified())
     }
-
-    /// The user of a chain (end entity first) at this moment: CN is the name, each O a group.
-    ///
-    /// # Errors
-    /// Why the chain does not count.
-    pub(crate) fn identify(&self, chain: &[CertificateDer<'_>]) -> Result<UserInfo, String> {
-        let (end_entity, intermediates) = chain
-            .split_first()
-            .ok_or_else(|| "no certificate".to_owned())?;
-        self.verifier
-            .verify_client_cert(end_entity, intermediates, UnixTime::now())
-            .map_err(|error| error.to_string())?;
-        let subject = Subject::of_certificate(end_entity).map_err(|error| error.to_string())?;
-        let groups: Vec<&str> = subject.organizations.iter().map(String::as_str).collect();
-        let mut user = UserInfo::new(subject.common_name, &groups);
-        user.uid = subject.uid;
-        Ok(user)
-    }
-}
-
-/// The moments (seconds since 1970) at which certificates of a chain begin or cease to be valid, after `now`, the first of
-/// them: until then nothing but the authorities changes what the chain stands for.
-pub(crate) fn next_change(chain: &[CertificateDer<'_>], now: i64) -> i64 {
-    let mut next = i64::MAX;
-    for certificate in chain {
-        let Ok((_, parsed)) = X509Certificate::from_der(certificate) else {
-            return now;
-        };
-        let validity = parsed.validity();
-        for at in [&validity.not_before, &validity.not_after] {
-            // a certificate is good through the second of its end
-            next = Some(at.timestamp().saturating_add(1))
-                .filter(|at| *at > now)
-                .map_or(next, |at| at.min(next));
-        }
-    }
-    next
 }
 
 /// Asks for a client certificate and accepts any, see the module's comment.
@@ -178,33 +109,4 @@ pub(crate) fn server_config(
         .with_cert_resolver(Arc::new(identity));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
-}
-
-/// The one crypto provider of the process.
-pub(crate) fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
-}
-
-/// All certificates of a PEM text.
-pub(crate) fn certificates(
-    what: &'static str,
-    pem: &str,
-) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    CertificateDer::pem_slice_iter(pem.as_bytes())
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|e| TlsError::Pem {
-            what,
-            detail: e.to_string(),
-        })
-}
-
-/// The private key of a PEM text.
-pub(crate) fn private_key(
-    what: &'static str,
-    pem: &str,
-) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|e| TlsError::Pem {
-        what,
-        detail: e.to_string(),
-    })
 }

@@ -14,18 +14,18 @@ mod update;
 
 use std::time::{Duration, Instant};
 
+use davit_access::{UserInfo, Warnings};
 use davit_api::field::FieldError;
 use davit_api::status::Status;
 use serde_json::Value;
 
 use crate::admission::{Attributes, Operation, Reinvocation};
 use crate::codec::Shape;
-use crate::context::{Context, Warnings};
+use crate::context::Context;
 use crate::ownership::{Owners, Tracking};
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 use crate::storage::StorageError;
-use crate::user::UserInfo;
 use crate::{convert, errors, object};
 
 pub(crate) use delete::{DeleteOptions, Deletion, Preconditions};

@@ -1,11 +1,11 @@
 //! Flags about who is let in and who may do what, with the names that kube-apiserver gives them.
 
 use anyhow::{Context, Result, bail};
+use davit_access::authn::{Anonymous, Authentication, OidcFlags, RequestHeader, TokenWebhook};
+use davit_access::authz::{Abac, AccessWebhook, Authorization, Mode};
+use davit_access::tokens::TokenLife;
 use davit_apiserver::pki::Identity;
-use davit_apiserver::{
-    Abac, AccessWebhook, Anonymous, Authentication, Authorization, AuthorizationMode,
-    KubeletAuthority, OidcFlags, Options, RequestHeader, TokenLife, TokenWebhook,
-};
+use davit_apiserver::{KubeletAuthority, Options};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -258,15 +258,15 @@ impl AccessOptions {
         Ok(Authorization::Modes(modes?))
     }
 
-    fn mode(&self, word: &str) -> Result<AuthorizationMode> {
+    fn mode(&self, word: &str) -> Result<Mode> {
         Ok(match word {
-            "Node" => AuthorizationMode::Node,
-            "RBAC" => AuthorizationMode::Rbac,
-            "AlwaysAllow" => AuthorizationMode::AlwaysAllow,
-            "AlwaysDeny" => AuthorizationMode::AlwaysDeny,
+            "Node" => Mode::Node,
+            "RBAC" => Mode::Rbac,
+            "AlwaysAllow" => Mode::AlwaysAllow,
+            "AlwaysDeny" => Mode::AlwaysDeny,
             "Webhook" => {
                 let kubeconfig = self.authorization_webhook_config_file.clone();
-                AuthorizationMode::Webhook(AccessWebhook {
+                Mode::Webhook(AccessWebhook {
                     name: "webhook".to_owned(),
                     kubeconfig: Some(kubeconfig.context(
                         "authorization mode Webhook needs --authorization-webhook-config-file",
@@ -284,7 +284,7 @@ impl AccessOptions {
                 let path =
                     path.context("authorization mode ABAC needs --authorization-policy-file")?;
                 let abac = Abac::parse(&read(path)?);
-                AuthorizationMode::Abac(abac.with_context(|| path.display().to_string())?)
+                Mode::Abac(abac.with_context(|| path.display().to_string())?)
             }
             _ => bail!("{word:?} is not a valid authorization mode"),
         })

@@ -5,17 +5,19 @@ use crate::paths::{self, NodePaths};
 use crate::pod_network::{self, Opened};
 use crate::{features, open_files, output};
 use anyhow::{Context, Result, bail};
+use davit_access::UserInfo;
+use davit_access::authn::parse_token_file;
 use davit_api::features::Features;
 use davit_apiserver::pki::{Identity, Kubeconfig, LOOPBACK_NAME, Pki, write_kubeconfig};
 use davit_apiserver::version::Build;
 use davit_apiserver::{
-    ApiServer, KubeletAuthority, Loopback, Options, ServiceRanges, ServingFiles, UserInfo,
-    admission, parse_token_file,
+    ApiServer, KubeletAuthority, Options, ServiceRanges, ServingFiles, admission,
 };
 use davit_controllers::{Authority, TokenSigner};
 use davit_netplan::Family;
 use davit_oci::{Embedded, EmbeddedOptions, Hollow, Runtime};
 use davit_proto::cri::v1::{ContainerFilter, ContainerState, ContainerStateValue};
+use davit_webhook::Loopback;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -21,6 +21,7 @@
 
 mod event;
 mod feed;
+mod mirror;
 mod object;
 mod resource_version;
 mod ring;
@@ -36,6 +37,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 pub use self::event::{Delivery, EventType};
+pub use self::mirror::{Followed, Index, Mirror};
 pub use self::object::{CachedObject, Decode, Filter, Header, Predicate};
 pub(crate) use self::resource_version::{append_with_resource_version, with_resource_version};
 pub use self::resource_version::{metadata_of, remove_resource_version};

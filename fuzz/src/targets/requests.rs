@@ -1,7 +1,7 @@
 //! What a path of a request asks for.
 
+use davit_access::RequestInfo;
 use davit_api::kinds::builtin;
-use davit_apiserver::RequestInfo;
 use http::{Method, Uri};
 use percent_encoding::percent_decode_str;
 

@@ -7,16 +7,15 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use davit_access::authz::{self, Decision};
+use davit_access::{MASTERS, RequestInfo, UserInfo};
 use davit_api::status::Status;
 use davit_client::subject::Subject;
 use serde_json::{Value, json};
 
 use super::{Attributes, Mutating, Operation, Validating, forbidden};
-use crate::authz::{self, Decision};
 use crate::object;
 use crate::registry::ResourceInfo;
-use crate::request_info::RequestInfo;
-use crate::user::{MASTERS, UserInfo};
 
 const GROUP: &str = "certificates.k8s.io";
 const REQUESTS: &str = "certificatesigningrequests";

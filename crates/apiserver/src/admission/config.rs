@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use davit_schema::decode::{self, Encoding};
+use davit_webhook::KubeconfigError;
 use serde_json::Value;
-
-use crate::webhook::KubeconfigError;
 
 const GROUP: &str = "apiserver.config.k8s.io/v1";
 

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use davit_access::{RequestInfo, UserInfo, authz};
 use davit_allocator::check_selector;
 use davit_api::features::{GRANULAR_STATUS, LIST_ATTRIBUTES};
 use davit_api::field::{ErrorList, FieldError, Path};
@@ -13,9 +14,6 @@ use davit_strategy::admin_requests;
 use serde_json::Value;
 
 use super::{Attributes, Operation};
-use crate::authz;
-use crate::request_info::RequestInfo;
-use crate::user::UserInfo;
 
 const GROUP: &str = "resource.k8s.io";
 const LABEL: &str = "/metadata/labels/resource.kubernetes.io~1admin-access";

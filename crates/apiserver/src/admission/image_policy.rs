@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use davit_api::status::Status;
+use davit_webhook::{Call, CallError, Client, Kubeconfig, Settings};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::config::{Config, ConfigError};
 use super::pods::{CONTAINERS, containers};
 use super::{Attributes, Mutating, Operation, Validating, forbidden};
-use crate::webhook::{Call, CallError, Client, Kubeconfig, Settings};
 
 const NAME: &str = "ImagePolicyWebhook";
 const API: &str = "imagepolicy.k8s.io/v1alpha1";

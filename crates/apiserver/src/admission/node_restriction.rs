@@ -13,11 +13,11 @@ mod own_node;
 mod tokens;
 mod volumes;
 
+use davit_access::authz::node_of;
 use davit_api::status::{Qualified, Status};
 use serde_json::{Map, Value};
 
 use super::{Attributes, Mutating, Operation, forbidden};
-use crate::authz::node_of;
 use crate::object;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";

@@ -1,12 +1,12 @@
 //! Plugins that ask the authorizer a second question: OwnerReferencesPermissionEnforcement and
 //! ClusterTrustBundleAttest.
 
+use davit_access::RequestInfo;
+use davit_access::authz::{self, Decision};
 use davit_api::status::Status;
 use serde_json::Value;
 
 use super::{Attributes, Mutating, Operation, Validating, forbidden};
-use crate::authz::{self, Decision};
-use crate::request_info::RequestInfo;
 
 /// Whether the user may do something else, too.
 pub(super) async fn may(attributes: &Attributes<'_>, request: &RequestInfo) -> bool {

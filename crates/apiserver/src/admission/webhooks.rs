@@ -17,12 +17,12 @@ use std::time::Instant;
 
 use davit_api::field::quote;
 use davit_api::status::Status;
+use davit_webhook::{HostCredentials, Kubeconfig};
 
 use self::call::Failure;
 use self::configurations::{Configurations, Webhook};
 use super::config::{Config, ConfigError};
 use super::{Attributes, Operation};
-use crate::webhook::{HostCredentials, Kubeconfig};
 
 pub(super) use self::mutate::Mutators;
 pub(super) use self::validate::Validators;

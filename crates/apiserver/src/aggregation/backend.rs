@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use davit_access::UserInfo;
+use davit_webhook::tls::{ShownIdentity, Trust, client_config};
+use davit_webhook::{ClientConfig, Connector, Dial, ServiceReference, Target, Webhooks, go_cause};
 use http::header::ACCEPT;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
@@ -20,9 +23,6 @@ use super::documents::Documents;
 use super::forward::identity_headers;
 use super::view::RemoteVersion;
 use crate::body::{RequestBody, request_body};
-use crate::tls::{ShownIdentity, Trust, client_config};
-use crate::user::UserInfo;
-use crate::webhook::{ClientConfig, Connector, Dial, ServiceReference, Target, Webhooks, go_cause};
 
 const IDLE: Duration = Duration::from_secs(90);
 const MAX_IDLE: usize = 32;

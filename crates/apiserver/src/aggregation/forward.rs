@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use davit_access::UserInfo;
 use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, UPGRADE};
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -15,7 +16,6 @@ use crate::context::{Context, HandlerResult};
 use crate::proxy::{remove_hop_headers, start_hop, strip_claims};
 use crate::respond;
 use crate::server::ApiServer;
-use crate::user::UserInfo;
 
 const USER: HeaderName = HeaderName::from_static("x-remote-user");
 const UID: HeaderName = HeaderName::from_static("x-remote-uid");

@@ -1,14 +1,13 @@
 //! The record of one request and the events made from it.
 
+use davit_access::authn::ConnectionIdentity;
+use davit_access::{RequestInfo, UserInfo};
 use http::HeaderMap;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::policy::{Level, Stage, Verdict};
-use crate::authn::ConnectionIdentity;
 use crate::object;
-use crate::request_info::RequestInfo;
-use crate::user::UserInfo;
 
 const USER_AGENT: usize = 1024;
 

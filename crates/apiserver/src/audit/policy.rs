@@ -2,11 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use davit_access::{RequestInfo, UserInfo};
 use davit_schema::decode::{Encoding, parse as parse_text};
 use serde::Deserialize;
-
-use crate::request_info::RequestInfo;
-use crate::user::UserInfo;
 
 /// How much is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]

@@ -1,10 +1,9 @@
+use davit_access::query::Query;
+use davit_access::{RequestInfo, UserInfo};
 use http::HeaderMap;
 use serde_json::json;
 
 use super::*;
-use crate::query::Query;
-use crate::request_info::RequestInfo;
-use crate::user::UserInfo;
 
 fn info(method: &str, url: &str) -> RequestInfo {
     let method = method.parse().unwrap();

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use davit_webhook::{Call, Client, Kubeconfig, Tasks};
 use prometheus_client::metrics::counter::Counter;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -12,7 +13,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::AuditError;
-use crate::webhook::{Call, Client, Kubeconfig, Tasks};
 
 const BUFFER: usize = 10_000;
 const BATCH: usize = 400;

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use davit_api::kinds::split_api_version;
 use davit_api::status::Status;
+use davit_webhook::{Call, ClientConfig, Webhooks};
 use serde_json::{Map, Value, json};
 
 use super::definition::{Conversion, Definition};
 use crate::metrics::ConversionMetrics;
 use crate::object;
-use crate::webhook::{Call, ClientConfig, Webhooks};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 

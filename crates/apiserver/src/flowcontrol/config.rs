@@ -1,11 +1,10 @@
 //! FlowSchemas and PriorityLevelConfigurations as the server uses them.
 
+use davit_access::{RequestInfo, UserInfo};
 use serde_json::Value;
 
 use super::levels::{LevelSpec, Limits, Response};
 use crate::object;
-use crate::request_info::RequestInfo;
-use crate::user::UserInfo;
 
 const ANY: &str = "*";
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
@@ -259,7 +258,7 @@ mod tests {
     use http::Method;
 
     use super::*;
-    use crate::query::Query;
+    use davit_access::query::Query;
     use davit_strategy::flowcontrol::bootstrap;
 
     fn info(method: &str, url: &str) -> RequestInfo {

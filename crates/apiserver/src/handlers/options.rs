@@ -1,12 +1,12 @@
 //! Query parameters of writes and lists, checked as Kubernetes checks them.
 
+use davit_access::RequestInfo;
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::fields::{FieldSelector, FieldTerm};
 use davit_api::status::{Qualified, Status};
 use serde_json::{Value, json};
 
 use crate::context::Context;
-use crate::request_info::RequestInfo;
 
 const MANAGER_BYTES: usize = 128;
 /// The field by which an object is selected alone.

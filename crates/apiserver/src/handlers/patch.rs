@@ -1,5 +1,6 @@
 //! Patching objects.
 
+use davit_access::{RequestInfo, authz};
 use davit_api::field::{FieldError, Path};
 use davit_api::status::{Qualified, Reason, Status};
 use davit_schema::decode::{self, Encoding};
@@ -21,10 +22,9 @@ use crate::convert;
 use crate::negotiate::Offer;
 use crate::ownership::{Owners, Tracking};
 use crate::registry::ResourceInfo;
-use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 use crate::writes::Writer;
-use crate::{authz, object, ownership, respond};
+use crate::{object, ownership, respond};
 
 const APPLY: &str = "application/apply-patch+yaml";
 const ACCEPTED: [&str; 4] = [

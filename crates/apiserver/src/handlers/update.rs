@@ -1,5 +1,6 @@
 //! Replacing objects.
 
+use davit_access::{RequestInfo, authz};
 use davit_api::status::{Reason, Status};
 use http::{Request, StatusCode};
 use serde_json::Value;
@@ -12,10 +13,9 @@ use crate::context::{Context, HandlerResult};
 use crate::negotiate::Offer;
 use crate::ownership::Tracking;
 use crate::registry::ResourceInfo;
-use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 use crate::writes::Writer;
-use crate::{authz, object, ownership, respond};
+use crate::{object, ownership, respond};
 
 /// `PUT` of an object, or of a subresource that has the object's form.
 pub(crate) async fn update(

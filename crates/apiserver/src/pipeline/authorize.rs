@@ -1,15 +1,14 @@
 //! The authorization stage.
 
+use davit_access::authz::{self, Attributes, Decision};
+use davit_access::{RequestInfo, UserInfo};
 use davit_api::status::Status;
 use http::header::UPGRADE;
 
 use crate::audit;
-use crate::authz::{self, Attributes, Decision};
 use crate::context::Context;
 use crate::proxy::only_reads;
-use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
-use crate::user::UserInfo;
 
 /// What the caller must be allowed: the request as it is, and `create` besides where by whatever
 /// method it opens a stream into a container or has a node's agent do something.

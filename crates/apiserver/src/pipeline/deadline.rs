@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
+use davit_access::RequestInfo;
+use davit_access::query::Query;
 use davit_api::status::Status;
-
-use crate::query::Query;
-use crate::request_info::RequestInfo;
 
 const LIMIT: Duration = Duration::from_secs(60);
 

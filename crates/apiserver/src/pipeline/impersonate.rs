@@ -4,16 +4,14 @@
 //! asks for two permissions of other verbs: to be somebody, and to do as somebody what the request
 //! does (KEP-5284).
 
+use davit_access::{ANONYMOUS, MASTERS, RequestInfo, UNAUTHENTICATED, UserInfo, authz};
 use davit_api::status::Status;
 use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 
 use super::authorize;
-use crate::authz;
 use crate::context::Context;
-use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
-use crate::user::{ANONYMOUS, MASTERS, UNAUTHENTICATED, UserInfo};
 
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";
@@ -249,7 +247,7 @@ fn complete(mut user: UserInfo) -> UserInfo {
     if user.name == ANONYMOUS {
         user.add_group(UNAUTHENTICATED);
     } else if !user.in_group(UNAUTHENTICATED) {
-        user.add_group(crate::user::AUTHENTICATED);
+        user.add_group(davit_access::AUTHENTICATED);
     }
     user
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use davit_access::MASTERS;
 use davit_api::status::Status;
 
 use crate::context::Context;
 use crate::flowcontrol::FlowOptions;
 use crate::metrics::Metrics;
-use crate::user::MASTERS;
 
 /// The places.
 #[derive(Debug)]

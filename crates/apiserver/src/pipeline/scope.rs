@@ -3,7 +3,8 @@
 //! A path says itself in which namespace authorization is asked. Were one that puts a cluster-scoped
 //! resource below a namespace believed, a role in that namespace would rule the cluster.
 
-use crate::request_info::RequestInfo;
+use davit_access::RequestInfo;
+
 use crate::server::ApiServer;
 
 /// Takes the namespace from a request whose path puts something there that is in none, and marks

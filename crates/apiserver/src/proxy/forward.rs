@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use davit_api::status::Status;
+use davit_webhook::tls::{ShownIdentity, TlsError, Trust, client_config};
+use davit_webhook::{Loopback, is_refusal, refusal};
 use http::header::{
     ACCEPT_ENCODING, CONNECTION, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE,
 };
@@ -26,9 +28,7 @@ use super::target::Backend;
 use crate::body::{RequestBody, ResponseBody, request_body};
 use crate::context::HandlerResult;
 use crate::pki::first_certificate;
-use crate::reach::{Loopback, is_refusal, refusal};
 use crate::server::ApiServer;
-use crate::tls::{ShownIdentity, TlsError, Trust, client_config};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);

@@ -6,12 +6,12 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use davit_access::{NODE_PREFIX, NODES};
 use davit_client::subject::Subject;
 use serde_json::Value;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::server::ApiServer;
-use crate::user::{NODE_PREFIX, NODES};
 
 /// The Service of the API servers, in namespace `default`, and its endpoints.
 const KUBERNETES: &str = "kubernetes";

@@ -3,6 +3,7 @@
 
 use std::io::Write as _;
 
+use davit_access::query::Query;
 use davit_api::kinds;
 use davit_api::status::Status;
 use davit_schema::ordered::Ordered;
@@ -11,7 +12,6 @@ use serde_json::{Value, json};
 
 use super::{Item, ListMeta, partial, write_partial};
 use crate::object::ordered;
-use crate::query::Query;
 use crate::registry::ResourceInfo;
 
 /// How much of the object a table row carries.

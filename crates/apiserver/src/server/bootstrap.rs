@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use davit_access::authn::RequestHeader;
 use davit_api::status::{Reason, Status};
 use serde_json::{Value, json};
 
 use super::{ApiServer, Error, shared_keys};
 use crate::admission::SYSTEM_CLASSES;
-use crate::authn::RequestHeader;
 use crate::object;
 use crate::ownership::Tracking;
 use crate::pki::FRONT_PROXY_CLIENT;

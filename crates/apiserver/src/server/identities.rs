@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use davit_webhook::tls::ShownIdentity;
 use tokio_util::sync::CancellationToken;
 
 use super::{ApiServer, Error};
 use crate::pki::{Identity, Pki, PkiError};
-use crate::tls::{ServingIdentity, ShownIdentity};
+use crate::tls::ServingIdentity;
 
 /// How often certificates are looked at. They are renewed a year before their end, and clocks of devices jump.
 const INTERVAL: Duration = Duration::from_secs(3600);

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base64::Engine as _;
+use davit_access::ANONYMOUS;
 use serde_json::{Value, json};
 
 use super::bootstrap::ensure;
 use super::{ApiServer, Error};
-use crate::user::ANONYMOUS;
 use crate::version::{MAJOR, MINOR};
 
 const RBAC: &str = "rbac.authorization.k8s.io";

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use davit_access::authn::ConnectionIdentity;
 use davit_listen::{Connections, Exchange, Lease, Socket, TrackedBody, handshake};
 use http::header::CONTENT_LENGTH;
 use http::{Method, Request, Response, StatusCode};
@@ -16,7 +17,6 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::ApiServer;
-use crate::authn::ConnectionIdentity;
 use crate::body::{ResponseBody, request_body};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

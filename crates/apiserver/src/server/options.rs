@@ -5,23 +5,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use davit_access::authn::{Authentication, StaticToken};
+use davit_access::authz::Authorization;
+use davit_access::tokens::TokenLife;
 use davit_api::features::Features;
 use davit_api::runtime_config::RuntimeConfig;
 use davit_encryption::Encryption;
 use davit_listen::ConnectionLimits;
 use davit_store::Store;
+use davit_webhook::Loopback;
 
 use super::ServingFiles;
 use crate::admission;
 use crate::audit::AuditOptions;
-use crate::authn::{Authentication, StaticToken};
-use crate::authz::Authorization;
 use crate::flowcontrol::FlowOptions;
 use crate::pki::Identity;
-use crate::reach::Loopback;
 use crate::service_addresses::{NodePorts, ServiceRanges};
 use crate::stored_form::KubernetesForm;
-use crate::tokens::TokenLife;
 use crate::version::Build;
 
 /// The issuer of service account tokens unless configured otherwise.

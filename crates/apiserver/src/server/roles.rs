@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
+use davit_access::authz::rbac::GROUP;
+use davit_access::authz::rbac::policy::{self, AUTOUPDATE};
+use davit_access::authz::rbac::rule::{Rule, lacking};
 use davit_api::status::{Reason, Status};
 use futures::StreamExt;
 use serde_json::{Value, json};
 
-use crate::authz::rbac::GROUP;
-use crate::authz::rbac::policy::{self, AUTOUPDATE};
-use crate::authz::rbac::rule::{Rule, lacking};
 use crate::object;
 use crate::ownership::Tracking;
 use crate::server::ApiServer;

@@ -3,21 +3,18 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use davit_access::authn::TokenView;
+use davit_access::{AccessMetrics, Lookup, UserInfo, Warnings, authz};
 use davit_api::features::Features;
 use davit_api::status::{Reason, Status};
+use davit_webhook::Webhooks;
 use serde_json::{Value, json};
 
 use super::ApiServer;
 use crate::admission::ServerView;
-use crate::authn::TokenView;
-use crate::authz;
-use crate::context::Warnings;
-use crate::lookup::Lookup;
-use crate::metrics::{AccessMetrics, AdmissionMetrics, WebhookMetrics};
+use crate::metrics::{AdmissionMetrics, WebhookMetrics};
 use crate::ownership::Tracking;
 use crate::registry::Registry;
-use crate::user::UserInfo;
-use crate::webhook::Webhooks;
 use crate::writes::{Author, Writer};
 
 #[async_trait]

@@ -7,13 +7,13 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use davit_api::status::{Reason, Status};
+use davit_watchcache::{Index, Mirror};
 use futures::future::BoxFuture;
 use parking_lot::RwLock;
 use rand::Rng;
 use serde_json::{Value, json};
 
 use super::Parent;
-use crate::mirror::{Index, Mirror};
 use crate::object;
 use crate::ownership::Tracking;
 use crate::registry::Registry;
@@ -165,8 +165,8 @@ impl ClusterIps {
             let claimed = Arc::clone(&self.claimed) as Arc<dyn Index>;
             let offered = Arc::clone(&self.offered) as Arc<dyn Index>;
             Some([
-                Mirror::spawn(Arc::clone(claims), claimed),
-                Mirror::spawn(Arc::clone(ranges), offered),
+                Mirror::spawn(Arc::<Storage>::clone(claims), claimed),
+                Mirror::spawn(Arc::<Storage>::clone(ranges), offered),
             ])
         };
         // before the first use everything is waited for

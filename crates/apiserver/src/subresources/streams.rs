@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use davit_access::query::{Query, encode};
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::status::{Qualified, Reason, Status};
 use futures::StreamExt;
@@ -14,7 +15,6 @@ use serde_json::Value;
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::{Context, HandlerResult};
 use crate::proxy::{Forward, node_backend, uri};
-use crate::query::{Query, encode};
 use crate::server::ApiServer;
 use crate::websocket::{self, Encoding};
 use crate::{object, posted, respond};

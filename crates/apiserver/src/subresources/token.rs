@@ -1,5 +1,10 @@
 //! `serviceaccounts/{name}/token`: a token on request.
 
+use davit_access::tokens;
+use davit_access::tokens::{
+    Audiences, Claims, DEFAULT_EXPIRATION_SECONDS, KubernetesClaims, MAX_EXPIRATION_SECONDS,
+    MIN_EXPIRATION_SECONDS, ObjectRef,
+};
 use davit_api::field::{FieldError, Path};
 use davit_api::status::{Qualified, Status};
 use http::{Request, StatusCode};
@@ -10,11 +15,7 @@ use crate::context::{Context, HandlerResult};
 use crate::handlers::{Expected, WriteOptions, decode_body, format, read_body};
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
-use crate::tokens::{
-    Audiences, Claims, DEFAULT_EXPIRATION_SECONDS, KubernetesClaims, MAX_EXPIRATION_SECONDS,
-    MIN_EXPIRATION_SECONDS, ObjectRef,
-};
-use crate::{errors, object, respond, tokens};
+use crate::{errors, object, respond};
 
 const GROUP: &str = "authentication.k8s.io";
 

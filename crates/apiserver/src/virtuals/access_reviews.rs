@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use davit_access::authz::rbac::Rule;
+use davit_access::authz::{Attributes, Decision};
+use davit_access::{RequestInfo, UserInfo};
 use davit_api::access_review::{
     Requirement, has_metadata, ignored, no_subject, selector, spec_faults,
 };
@@ -9,11 +12,7 @@ use davit_api::field::{FieldError, Path};
 use davit_api::status::{Qualified, Status};
 use serde_json::{Value, json};
 
-use crate::authz::rbac::Rule;
-use crate::authz::{Attributes, Decision};
-use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
-use crate::user::UserInfo;
 
 const GROUP: &str = "authorization.k8s.io";
 

@@ -4,16 +4,15 @@
 //! of its rules, or the verb `bind` on it. Members of system:masters are not asked. See
 //! <https://kubernetes.io/docs/reference/access-authn-authz/rbac/#privilege-escalation-prevention-and-bootstrapping>.
 
+use davit_access::authz::rbac::{GROUP, Rbac, Rule, role_ref_of, rule};
+use davit_access::authz::{self, Decision};
+use davit_access::{MASTERS, RequestInfo};
 use davit_api::status::Status;
 use serde_json::Value;
 
 use crate::admission::{Attributes, Operation};
-use crate::authz::rbac::{GROUP, Rbac, Rule, role_ref_of, rule};
-use crate::authz::{self, Decision};
 use crate::object;
-use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
-use crate::user::MASTERS;
 
 /// Refuses the write of a role or binding that would give its writer's rights to others, or to
 /// itself, beyond what the writer has. Does nothing for other kinds.

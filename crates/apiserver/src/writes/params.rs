@@ -5,16 +5,15 @@
 //! `paramRef` names, or `list` of those that it selects. Members of system:masters are not asked, nor is about what an update
 //! leaves as it is.
 
+use davit_access::authz::{self, Decision};
+use davit_access::{MASTERS, RequestInfo};
 use davit_api::field::{FieldError, Path};
 use davit_api::status::Status;
 use serde_json::Value;
 
 use crate::admission::{Attributes, Operation};
-use crate::authz::{self, Decision};
 use crate::object;
-use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
-use crate::user::MASTERS;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
-use davit_apiserver::UserInfo;
+use davit_access::UserInfo;
 use davit_apiserver::pki::Pki;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};

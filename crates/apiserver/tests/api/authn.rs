@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use davit_apiserver::{
-    AccessWebhook, Authentication, Authorization, AuthorizationMode, TokenWebhook, UserInfo,
-};
+use davit_access::UserInfo;
+use davit_access::authn::{Authentication, TokenWebhook};
+use davit_access::authz::{AccessWebhook, Authorization, Mode};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use rcgen::KeyPair;
 use serde_json::{Value, json};
@@ -327,7 +327,7 @@ async fn item_192_access_webhooks_decide_and_are_asked_once() {
     let dir = tempfile::tempdir().unwrap();
     let webhook = access(&hook, &dir, true);
     let c = Cluster::with(|options| {
-        let modes = vec![AuthorizationMode::Webhook(webhook)];
+        let modes = vec![Mode::Webhook(webhook)];
         options.authorization = Authorization::Modes(modes);
     })
     .await;
@@ -372,7 +372,7 @@ fn request(names: &[(rcgen::DnType, &str)]) -> (KeyPair, String) {
 #[tokio::test]
 async fn item_095_approval_needs_the_signers_permission_and_requesters_are_recorded() {
     let c = Cluster::with(|options| {
-        options.authorization = Authorization::Modes(vec![AuthorizationMode::Rbac]);
+        options.authorization = Authorization::Modes(vec![Mode::Rbac]);
     })
     .await;
     let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use davit_apiserver::{
-    ApiServer, Authorization, BoxError, Loopback, Options, ResponseBody, UserInfo,
-};
+use davit_access::UserInfo;
+use davit_access::authz::Authorization;
+use davit_apiserver::{ApiServer, BoxError, Options, ResponseBody};
 use davit_store::Store;
 use davit_store::embedded::{EmbeddedOptions, EmbeddedStore};
+use davit_webhook::Loopback;
 use futures::StreamExt;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};

@@ -1,6 +1,7 @@
 //! Extended resources in pods, quotas and nodes. The numbers are those of the checklist of node devices.
 
-use davit_apiserver::{Authorization, AuthorizationMode, UserInfo};
+use davit_access::UserInfo;
+use davit_access::authz::{Authorization, Mode};
 use serde_json::{Value, json};
 
 use crate::cluster::*;
@@ -86,7 +87,7 @@ async fn item_142_quotas_bound_requests() {
 #[tokio::test]
 async fn item_143_a_node_writes_no_other_nodes_status() {
     let c = Cluster::with(|options| {
-        let modes = vec![AuthorizationMode::Node, AuthorizationMode::Rbac];
+        let modes = vec![Mode::Node, Mode::Rbac];
         options.authorization = Authorization::Modes(modes);
     })
     .await;

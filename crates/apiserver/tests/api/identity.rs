@@ -1,6 +1,9 @@
 //! Who is who, and who may what.
 
-use davit_apiserver::{Authorization, Options, UserInfo, parse_token_file};
+use davit_access::UserInfo;
+use davit_access::authn::parse_token_file;
+use davit_access::authz::Authorization;
+use davit_apiserver::Options;
 use serde_json::json;
 
 use crate::cluster::*;

@@ -207,8 +207,7 @@ async fn components_are_healthy_while_they_watch() {
         ["299 - \"v1 ComponentStatus is deprecated in v1.19+\""]
     );
     assert_eq!(list(answer.ok(200)), told("False", "False"));
-    let scheduler =
-        davit_apiserver::UserInfo::new("system:kube-scheduler", &["system:authenticated"]);
+    let scheduler = davit_access::UserInfo::new("system:kube-scheduler", &["system:authenticated"]);
     let watch = c
         .send_as(&scheduler, "GET", &format!("{PODS}?watch=true"), &[], "")
         .await;

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use davit_access::UserInfo;
 use davit_apiserver::audit::{LogOptions, Policy};
-use davit_apiserver::{ApiServer, FlowOptions, Options, UserInfo};
+use davit_apiserver::{ApiServer, FlowOptions, Options};
 use davit_encryption::Encryption;
 use serde_json::{Value, json};
 

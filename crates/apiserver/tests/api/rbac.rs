@@ -1,6 +1,7 @@
 //! Role-based access control, escalation checks, nodes.
 
-use davit_apiserver::{Authorization, AuthorizationMode, UserInfo};
+use davit_access::UserInfo;
+use davit_access::authz::{Authorization, Mode};
 use serde_json::{Value, json};
 
 use crate::cluster::*;
@@ -9,7 +10,7 @@ const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
 async fn cluster() -> Cluster {
     Cluster::with(|options| {
-        let modes = vec![AuthorizationMode::Node, AuthorizationMode::Rbac];
+        let modes = vec![Mode::Node, Mode::Rbac];
         options.authorization = Authorization::Modes(modes);
     })
     .await
@@ -212,7 +213,7 @@ async fn item_190_bootstrap_roles_come_back_at_the_next_start() {
     assert!(admin["aggregationRule"].is_object());
     let patch = json!({"rules": []});
     c.patch(&url, "merge", &patch).await.ok(200);
-    let modes = vec![AuthorizationMode::Rbac];
+    let modes = vec![Mode::Rbac];
     let mut options = davit_apiserver::Options::new(c.store());
     options.authorization = Authorization::Modes(modes);
     let second = davit_apiserver::ApiServer::new(options).await.unwrap();

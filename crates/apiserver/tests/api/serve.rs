@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use davit_apiserver::{ApiServer, Options, parse_token_file};
+use davit_access::authn::parse_token_file;
+use davit_apiserver::{ApiServer, Options};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};

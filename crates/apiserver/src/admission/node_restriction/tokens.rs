@@ -1,14 +1,14 @@
 //! Tokens of service accounts that a node asks for.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/node/#service-account-token-audience-restriction>
 
+use davit_access::RequestInfo;
+use davit_access::authz::{self, Decision};
 use davit_api::status::Status;
 use serde_json::Value;
 
 use super::{items, node_name, pod_of};
 use crate::admission::{Attributes, Operation, forbidden};
-use crate::authz::{self, Decision};
 use crate::object;
-use crate::request_info::RequestInfo;
 
 /// A token is for a pod of the node, and for an audience that the pod names.
 pub(super) async fn check(

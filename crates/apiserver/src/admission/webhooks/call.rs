@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use davit_api::status::Status;
+use davit_webhook::Call;
 use serde_json::Value;
 
 use super::Source;
@@ -11,7 +12,6 @@ use super::versions::shown;
 use super::{failed_call, no_dry_run};
 use crate::admission::Attributes;
 use crate::registry::ResourceInfo;
-use crate::webhook::Call;
 
 /// Why a webhook did not let the request pass.
 #[derive(Debug)]

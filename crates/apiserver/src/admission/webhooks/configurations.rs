@@ -6,6 +6,7 @@ use std::time::Duration;
 use davit_api::labels::Selector;
 use davit_api::status::Status;
 use davit_store::ListOptions;
+use davit_webhook::{CallError, ClientConfig};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -15,7 +16,6 @@ use crate::admission::ServerView;
 use crate::cel_conditions::Conditions;
 use crate::errors;
 use crate::storage;
-use crate::webhook::{CallError, ClientConfig};
 use davit_cel::policy::{Scope, environment};
 
 const TIMEOUT_SECONDS: u64 = 10;
