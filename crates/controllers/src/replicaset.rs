@@ -1,6 +1,6 @@
 //! Keeps as many pods of a template alive as a ReplicaSet asks for.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
+use crate::controller::{Context, Error, Next, Reconcile, Spawner, cause_of, gone_is_none};
 use crate::informers::Informers;
 use crate::pod_control::{Owner, is_active, owners_of, ready_since, until_available};
 use crate::replicas::Replicas;
@@ -154,10 +154,7 @@ fn status_of(
                 type_: "ReplicaFailure".to_owned(),
                 status: "True".to_owned(),
                 reason: Some("FailedCreate".to_owned()),
-                message: Some(
-                    std::error::Error::source(error)
-                        .map_or_else(|| error.to_string(), ToString::to_string),
-                ),
+                message: Some(cause_of(error)),
                 last_transition_time: Some(Time(now)),
             });
         }
