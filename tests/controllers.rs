@@ -503,4 +503,14 @@ fn item_197_a_refused_pod_is_told_in_one_sentence() {
     // and it is taken back
     kubectl(&c, &k, ["delete", "quota", "none"]);
     eventually("pods are made", SOON, || said().is_empty());
+    let ending = || value(&c, &k, "deployment/d", ".status.terminatingReplicas");
+    eventually("none of them is ending", SOON, || ending() == "0");
+    let pod = format!("pod/{}", names(&c, &k, &["pods"])[0]);
+    let held = r#"{"metadata":{"finalizers":["example.com/held"]}}"#;
+    kubectl(&c, &k, ["patch", &pod, "--type=merge", "-p", held]);
+    kubectl(&c, &k, ["delete", &pod, "--wait=false"]);
+    eventually("one is", SOON, || ending() == "1");
+    let free = r#"{"metadata":{"finalizers":null}}"#;
+    kubectl(&c, &k, ["patch", &pod, "--type=merge", "-p", free]);
+    eventually("it is gone", SOON, || ending() == "0");
 }

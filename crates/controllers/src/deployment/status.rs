@@ -38,7 +38,7 @@ pub(super) fn compute(deployment: &Deployment, sets: &Sets, now: Timestamp) -> D
         unavailable_replicas: or_none((desired.max(total) - available).max(0)),
         collision_count: before.collision_count,
         conditions: None,
-        terminating_replicas: before.terminating_replicas,
+        terminating_replicas: terminating(sets),
     };
     let mut conditions = before.conditions.clone().unwrap_or_default();
     set_condition(
@@ -60,6 +60,18 @@ pub(super) fn compute(deployment: &Deployment, sets: &Sets, now: Timestamp) -> D
     }
     status.conditions = Some(conditions);
     status
+}
+
+/// How many pods are ending; unknown while a set that was looked at does not say it.
+fn terminating(sets: &Sets) -> Option<i32> {
+    let mut all = sets.all().map(|set| set.status.clone().unwrap_or_default());
+    all.try_fold(0, |sum, status| {
+        match (status.terminating_replicas, status.observed_generation) {
+            (Some(count), _) => Some(sum + count),
+            (None, None | Some(0)) => Some(sum),
+            (None, Some(_)) => None,
+        }
+    })
 }
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
