@@ -465,3 +465,52 @@ spec:
     });
     assert_eq!(value(&cluster, &k, "pod/patient", deleted), "");
 }
+
+/// Why no pod is made is said in the API server's words, by the event, the set and the deployment; what the controller
+/// notes on a deployment does not count in its generation.
+#[test]
+fn item_197_a_refused_pod_is_told_in_one_sentence() {
+    let Some(k) = any_kubectl() else { return };
+    let c = Cluster::up(&["--no-node"]);
+    let account = || names(&c, &k, &["serviceaccounts"]).contains(&"default".to_owned());
+    eventually("pods have an account", SOON, account);
+    kubectl(&c, &k, ["create", "quota", "none", "--hard=pods=0"]);
+    let hard = || value(&c, &k, "quota/none", ".status.hard.pods") == "0";
+    eventually("the quota is in force", SOON, hard);
+    kubectl(&c, &k, ["create", "deployment", "d", "--image=x"]);
+    let failure = ".status.conditions[?(@.type=='ReplicaFailure')].message";
+    let said = || value(&c, &k, "deployment/d", failure);
+    eventually("the deployment says it", SOON, || !said().is_empty());
+    let refusal =
+        "is forbidden: exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0";
+    let is_refusal = |text: &str| text.starts_with("pods \"d-") && text.ends_with(refusal);
+    assert!(is_refusal(&said()), "{}", said());
+    let sets = names(&c, &k, &["replicasets"]);
+    let of_set = value(&c, &k, &format!("replicaset/{}", sets[0]), failure);
+    assert!(is_refusal(&of_set), "{of_set}");
+    let events = [
+        "get",
+        "events",
+        "--field-selector=reason=FailedCreate",
+        "-o=jsonpath={.items[0].message}",
+    ];
+    let event = kubectl(&c, &k, events);
+    let event = event.strip_prefix("Error creating: ").unwrap_or_default();
+    assert!(is_refusal(event), "{event}");
+    let revision = ".metadata.annotations.deployment\\.kubernetes\\.io/revision";
+    assert_eq!(value(&c, &k, "deployment/d", revision), "1");
+    assert_eq!(value(&c, &k, "deployment/d", ".metadata.generation"), "1");
+    // and it is taken back
+    kubectl(&c, &k, ["delete", "quota", "none"]);
+    eventually("pods are made", SOON, || said().is_empty());
+    let ending = || value(&c, &k, "deployment/d", ".status.terminatingReplicas");
+    eventually("none of them is ending", SOON, || ending() == "0");
+    let pod = format!("pod/{}", names(&c, &k, &["pods"])[0]);
+    let held = r#"{"metadata":{"finalizers":["example.com/held"]}}"#;
+    kubectl(&c, &k, ["patch", &pod, "--type=merge", "-p", held]);
+    kubectl(&c, &k, ["delete", &pod, "--wait=false"]);
+    eventually("one is", SOON, || ending() == "1");
+    let free = r#"{"metadata":{"finalizers":null}}"#;
+    kubectl(&c, &k, ["patch", &pod, "--type=merge", "-p", free]);
+    eventually("it is gone", SOON, || ending() == "0");
+}

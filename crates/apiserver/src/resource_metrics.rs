@@ -50,14 +50,14 @@ pub(crate) struct ResourceMetrics {
 #[derive(Debug, Clone, Default)]
 struct NodeState {
     record: Arc<NodeRecord>,
-    /// It did not answer in the last round.
-    failed: bool,
+    /// In how many rounds, up to the last one, it did not answer.
+    failures: u32,
 }
 
 impl ResourceMetrics {
     fn record(&self, node: &str) -> Option<Arc<NodeRecord>> {
         let nodes = self.nodes.lock();
-        let state = nodes.get(node).filter(|state| !state.failed)?;
+        let state = nodes.get(node).filter(|state| state.failures == 0)?;
         Some(Arc::clone(&state.record))
     }
 
@@ -81,11 +81,12 @@ impl ResourceMetrics {
                 let next = held.record.next(exposition::read(&text, now), round);
                 NodeState {
                     record: Arc::new(next),
-                    failed: false,
+                    failures: 0,
                 }
             }
             Err(status) => {
-                if !held.failed {
+                // in the first round after a start its agent may still be starting; what stays is said once
+                if held.failures == 1 {
                     tracing::warn!(
                         node,
                         error = status.message,
@@ -93,7 +94,7 @@ impl ResourceMetrics {
                     );
                 }
                 NodeState {
-                    failed: true,
+                    failures: held.failures.saturating_add(1),
                     ..held
                 }
             }
@@ -104,7 +105,7 @@ impl ResourceMetrics {
     /// Whether all nodes that answer have been asked often enough to know rates.
     fn is_complete(&self) -> bool {
         let nodes = self.nodes.lock();
-        let known = |state: &NodeState| state.failed || state.record.node().is_some();
+        let known = |state: &NodeState| state.failures > 0 || state.record.node().is_some();
         !nodes.is_empty() && nodes.values().all(known)
     }
 }

@@ -31,6 +31,15 @@ pub use object_paths::path_segment;
 pub use queue::{WorkQueue, register_queue_metrics};
 pub use reviews::{AccessAttributes, Reviewed, Reviews};
 
+/// What the API server said, for events, conditions and logs: the client's own error shows the whole Status besides.
+#[must_use]
+pub fn message_of(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        error => error.to_string(),
+    }
+}
+
 /// Why a client could not be made or did not become ready.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -2,7 +2,7 @@
 
 use crate::informers::Informers;
 use async_trait::async_trait;
-use davit_client::{Change, EventRecorder, Informer, ObjectKey, WorkQueue};
+use davit_client::{Change, EventRecorder, Informer, ObjectKey, WorkQueue, message_of};
 use davit_task::{Tasks, guard, guard_async};
 use kube::runtime::watcher;
 use std::fmt::Display;
@@ -40,6 +40,21 @@ pub enum Error {
     Panicked(String),
 }
 
+impl Error {
+    /// Something could not be made because its namespace is being deleted.
+    fn is_of_ending_namespace(&self) -> bool {
+        let Self::Api {
+            source: kube::Error::Api(status),
+            ..
+        } = self
+        else {
+            return false;
+        };
+        let details = status.details.as_ref();
+        details.is_some_and(|d| d.causes.iter().any(|c| c.reason == "NamespaceTerminating"))
+    }
+}
+
 /// Adds what was attempted to an API error.
 pub(crate) trait Context<T> {
     fn context(self, what: impl FnOnce() -> String) -> Result<T, Error>;
@@ -56,7 +71,10 @@ impl<T> Context<T> for Result<T, kube::Error> {
 
 /// What the API server said, or the error itself: the words that events carry.
 pub(crate) fn cause_of(error: &Error) -> String {
-    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+    match error {
+        Error::Api { source, .. } => message_of(source),
+        error => error.to_string(),
+    }
 }
 
 /// Turns "not found" into `None`: the object has gone meanwhile, which is what was wanted or changes nothing.
@@ -251,6 +269,11 @@ async fn work<R: Reconcile>(reconciler: Arc<R>, queue: WorkQueue<ObjectKey>) {
                     queue.add_after(key.clone(), delay);
                 }
             }
+            Err(error) if error.is_of_ending_namespace() => {
+                // nothing can be made there any more, and that its objects go is news by itself
+                tracing::debug!(controller = R::NAME, %key, %error, "the namespace is ending");
+                queue.forget(&key);
+            }
             Err(error) => {
                 log_failure(R::NAME, &key, &error);
                 queue.add_rate_limited(key.clone());
@@ -281,9 +304,10 @@ pub(crate) async fn attempt<T>(
 fn log_failure(controller: &str, key: &ObjectKey, error: &Error) {
     let conflict =
         matches!(error, Error::Api { source: kube::Error::Api(status), .. } if status.code == 409);
-    let cause = std::error::Error::source(error)
-        .map(ToString::to_string)
-        .unwrap_or_default();
+    let cause = match error {
+        Error::Api { source, .. } => message_of(source),
+        _ => String::new(),
+    };
     if conflict || matches!(error, Error::Panicked(_)) {
         // a panic has been logged when it was seen
         tracing::debug!(controller, %key, %error, cause, "trying again");
@@ -340,6 +364,43 @@ mod tests {
         tokio::task::yield_now().await;
         assert_eq!(queue.num_failures(&cluster_key("a")), 0);
         assert_eq!(davit_task::panics(COMPONENT, "defective"), 1);
+        queue.shut_down();
+        worker.await.unwrap();
+    }
+
+    /// Wants to make something: for key `ends` in a namespace that ends, for others where it may not.
+    struct Refused(tokio::sync::mpsc::UnboundedSender<String>);
+
+    #[async_trait]
+    impl Reconcile for Refused {
+        const NAME: &'static str = "refused";
+
+        async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
+            self.0.send(key.name.clone()).unwrap();
+            let cause = match key.name.as_str() {
+                "ends" => serde_json::json!([{ "reason": "NamespaceTerminating" }]),
+                _ => serde_json::json!([]),
+            };
+            let status = serde_json::json!({
+                "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no", "details": { "causes": cause },
+            });
+            let status = Box::new(serde_json::from_value(status).unwrap());
+            Err(kube::Error::Api(status)).context(|| "make it".to_owned())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_made_in_an_ending_namespace_is_left() {
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let queue = WorkQueue::new(BACKOFF.0, BACKOFF.1);
+        let worker = tokio::spawn(work(Arc::new(Refused(tell)), queue.clone()));
+        queue.add(cluster_key("ends"));
+        queue.add(cluster_key("denied"));
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            seen.push(told.recv().await.unwrap());
+        }
+        assert_eq!(seen, ["ends", "denied", "denied", "denied"]);
         queue.shut_down();
         worker.await.unwrap();
     }

@@ -2,7 +2,7 @@
 
 mod plan;
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
+use crate::controller::{Context, Error, Next, Reconcile, Spawner, cause_of, gone_is_none};
 use crate::informers::Informers;
 use crate::pod_control::{Owner, is_active, owners_of, until_available};
 use crate::revisions::{HASH, History};
@@ -203,9 +203,7 @@ impl DaemonSets {
                     );
                 }
                 Err(error) => {
-                    let cause = std::error::Error::source(&error)
-                        .map(ToString::to_string)
-                        .unwrap_or_default();
+                    let cause = cause_of(&error);
                     self.events.warning(
                         &object_ref(set),
                         "FailedCreate",

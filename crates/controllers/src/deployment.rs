@@ -159,23 +159,19 @@ impl Deployments {
             .unwrap_or(0)
             + 1;
         let patch = serde_json::json!({ "status": { "collisionCount": count } });
-        self.patch_deployment(deployment, &patch, true).await
+        self.patch_status(deployment, &patch).await
     }
 
-    async fn patch_deployment(
+    async fn patch_status(
         &self,
         deployment: &Deployment,
         patch: &serde_json::Value,
-        status: bool,
     ) -> Result<(), Error> {
         let key = ObjectKey::of(deployment);
         let api: kube::Api<Deployment> = kube::Api::namespaced(self.client.clone(), &key.namespace);
-        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-        let patched = if status {
-            api.patch_status(&key.name, &params, &patch).await
-        } else {
-            api.patch(&key.name, &params, &patch).await
-        };
+        let patched = api
+            .patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch))
+            .await;
         gone_is_none(patched).context(|| format!("update deployment {key}"))?;
         Ok(())
     }
@@ -213,7 +209,8 @@ impl Deployments {
             let patch = serde_json::json!({
                 "metadata": { "annotations": { replica_sets::REVISION: revision.to_string() } }
             });
-            self.patch_deployment(deployment, &patch, false).await?;
+            // By the status, as Kubernetes' own controller does: a write of the object would count in its generation.
+            self.patch_status(deployment, &patch).await?;
         }
         Ok(())
     }

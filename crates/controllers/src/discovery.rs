@@ -188,7 +188,7 @@ fn legacy_version(
     let resources = match listed {
         Ok(listed) => listed.resources,
         Err(error) => {
-            failures.insert(group_version.to_owned(), error.to_string());
+            failures.insert(group_version.to_owned(), davit_client::message_of(&error));
             return None;
         }
     };

@@ -174,7 +174,7 @@ impl Disruption {
                         "{}.{} does not implement the scale subresource",
                         resource.plural, resource.group
                     )),
-                    Err(error) => Err(error.to_string()),
+                    Err(error) => Err(davit_client::message_of(&error)),
                 }
             }
             Err(error) => Err(error.to_string()),

@@ -189,10 +189,7 @@ impl Autoscaler {
     }
 
     fn no_scale(&self, hpa: &Hpa, look: &mut Look, error: &ScaleError) {
-        let said = match error {
-            ScaleError::Api(kube::Error::Api(status)) => status.message.clone(),
-            error => error.to_string(),
-        };
+        let said = error.to_string();
         self.warn(hpa, "FailedGetScale", &said);
         let text =
             format!("the HPA controller was unable to get the target's current scale: {said}");

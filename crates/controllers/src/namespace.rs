@@ -4,7 +4,7 @@ use crate::controller::{Context, Error, Next, Reconcile, Spawner, cause_of, gone
 use crate::discovery::{ServedKind, ServedKinds};
 use crate::informers::Informers;
 use async_trait::async_trait;
-use davit_client::ObjectKey;
+use davit_client::{ObjectKey, message_of};
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -208,7 +208,11 @@ impl Namespaces {
         let left = match gone_is_none(api.list_metadata(&ListParams::default()).await) {
             Ok(Some(left)) => left.items,
             Ok(None) => return,
-            Err(error) => return remains.failures.push(format!("{name}: {error}")),
+            Err(error) => {
+                return remains
+                    .failures
+                    .push(format!("{name}: {}", message_of(&error)));
+            }
         };
         if left.is_empty() {
             return;
@@ -222,7 +226,9 @@ impl Namespaces {
                 .await
         };
         if let Err(error) = deleted {
-            remains.failures.push(format!("{name}: {error}"));
+            remains
+                .failures
+                .push(format!("{name}: {}", message_of(&error)));
         }
         match api.list_metadata(&ListParams::default()).await {
             Ok(left) if left.items.is_empty() => {}
@@ -236,7 +242,9 @@ impl Namespaces {
                 }
                 remains.objects.push((name, left.items.len()));
             }
-            Err(error) => remains.failures.push(format!("{name}: {error}")),
+            Err(error) => remains
+                .failures
+                .push(format!("{name}: {}", message_of(&error))),
         }
     }
 

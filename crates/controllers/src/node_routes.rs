@@ -7,7 +7,7 @@ use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none
 use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
-use davit_netplan::{Family, addresses_of, range_of};
+use davit_netplan::{Family, addresses_of, leads_elsewhere, range_of};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, PostParams};
@@ -68,10 +68,12 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     );
 }
 
-/// The range of a node's pods, and the address by which other nodes reach it, of one family.
+/// The range of a node's pods, and the address by which other nodes reach it, of one family. There is none on a machine
+/// without a network, whose node has a loopback address.
 fn route_of(node: &Node, family: Family) -> Option<(String, IpAddr)> {
     let range = range_of(node, family)?;
-    let mut addresses = addresses_of(node).filter(|address| Family::of(*address) == family);
+    let mut addresses = addresses_of(node)
+        .filter(|address| Family::of(*address) == family && leads_elsewhere(address));
     Some((range.to_string(), addresses.next()?))
 }
 
@@ -170,6 +172,10 @@ mod tests {
         assert_eq!(of_four(&node(None, "192.0.2.7")), None);
         assert_eq!(of_four(&node(Some("fd00::/64"), "192.0.2.7")), None);
         assert_eq!(of_four(&node(Some("10.244.1.0/24"), "fd00::7")), None);
+        for here in ["127.0.0.1", "169.254.0.7", "0.0.0.0"] {
+            let found = of_four(&node(Some("10.244.1.0/24"), here));
+            assert_eq!(found, None, "{here}: nobody else reaches it there");
+        }
         let slice = slice_of(&node(None, ""), "10.244.1.0/24", address).unwrap();
         assert_eq!(slice.metadata.name.as_deref(), Some("davit-node-n"));
         assert_eq!(slice.annotations()[RANGE], "10.244.1.0/24");

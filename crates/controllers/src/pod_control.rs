@@ -341,6 +341,11 @@ pub(crate) fn is_active(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && !is_terminal(pod)
 }
 
+/// Being deleted, and not ended yet.
+pub(crate) fn is_terminating(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some() && !is_terminal(pod)
+}
+
 /// Ended for good.
 pub(crate) fn is_terminal(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")

@@ -1,8 +1,10 @@
 //! Keeps as many pods of a template alive as a ReplicaSet asks for.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
+use crate::controller::{Context, Error, Next, Reconcile, Spawner, cause_of, gone_is_none};
 use crate::informers::Informers;
-use crate::pod_control::{Owner, is_active, owners_of, ready_since, until_available};
+use crate::pod_control::{
+    Owner, is_active, is_terminating, owners_of, ready_since, until_available,
+};
 use crate::replicas::Replicas;
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
@@ -58,6 +60,7 @@ impl Reconcile for ReplicaSets {
         };
         let owner = Owner::of(&*set, &spec.selector)?;
         let pods = owner.claim_pods(&self.client, &self.informers).await?;
+        let terminating = pods.iter().filter(|pod| is_terminating(pod)).count();
         let mut active: Vec<Arc<Pod>> = pods.into_iter().filter(|p| is_active(p)).collect();
         let mut failure = None;
         if !owner.deleting {
@@ -79,7 +82,8 @@ impl Reconcile for ReplicaSets {
                 failure = replicas.scale(&template, &active, wanted).await.err();
             }
         }
-        self.update_status(&set, &active, failure.as_ref()).await?;
+        self.update_status(&set, &active, terminating, failure.as_ref())
+            .await?;
         if let Some(failure) = failure {
             return Err(failure);
         }
@@ -99,9 +103,10 @@ impl ReplicaSets {
         &self,
         set: &ReplicaSet,
         active: &[Arc<Pod>],
+        terminating: usize,
         failure: Option<&Error>,
     ) -> Result<(), Error> {
-        let status = status_of(set, active, failure, Timestamp::now());
+        let status = status_of(set, active, terminating, failure, Timestamp::now());
         if set.status.as_ref() == Some(&status) {
             return Ok(());
         }
@@ -124,6 +129,7 @@ impl ReplicaSets {
 fn status_of(
     set: &ReplicaSet,
     active: &[Arc<Pod>],
+    terminating: usize,
     failure: Option<&Error>,
     now: Timestamp,
 ) -> ReplicaSetStatus {
@@ -154,10 +160,7 @@ fn status_of(
                 type_: "ReplicaFailure".to_owned(),
                 status: "True".to_owned(),
                 reason: Some("FailedCreate".to_owned()),
-                message: Some(
-                    std::error::Error::source(error)
-                        .map_or_else(|| error.to_string(), ToString::to_string),
-                ),
+                message: Some(cause_of(error)),
                 last_transition_time: Some(Time(now)),
             });
         }
@@ -172,7 +175,7 @@ fn status_of(
         })),
         observed_generation: set.metadata.generation,
         conditions: (!conditions.is_empty()).then_some(conditions),
-        terminating_replicas: old.terminating_replicas,
+        terminating_replicas: i32::try_from(terminating).ok(),
     }
 }
 
@@ -202,6 +205,7 @@ mod tests {
         let status = status_of(
             &ReplicaSet::default(),
             &[pod("a", true), pod("b", false)],
+            3,
             None,
             Timestamp::now(),
         );
@@ -209,9 +213,10 @@ mod tests {
             (
                 status.replicas,
                 status.ready_replicas,
-                status.available_replicas
+                status.available_replicas,
+                status.terminating_replicas
             ),
-            (2, Some(1), Some(1))
+            (2, Some(1), Some(1), Some(3))
         );
     }
 

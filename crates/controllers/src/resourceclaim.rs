@@ -209,8 +209,10 @@ impl Reconcile for OfPods {
 }
 
 fn reason(error: &Error) -> String {
-    let source = std::error::Error::source(error);
-    source.map_or_else(|| error.to_string(), |s| format!("{error}: {s}"))
+    match error {
+        Error::Api { source, .. } => format!("{error}: {}", davit_client::message_of(source)),
+        error => error.to_string(),
+    }
 }
 
 impl OfPods {

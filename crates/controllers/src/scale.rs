@@ -31,7 +31,7 @@ pub(crate) enum ScaleError {
     #[error("invalid name in scale target reference: {0:?}")]
     Name(String),
     /// What the API server said.
-    #[error("{0}")]
+    #[error("{}", davit_client::message_of(.0))]
     Api(#[source] kube::Error),
 }
 

@@ -24,6 +24,9 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a node may take to become Ready.
 const NODE_READY: Duration = Duration::from_secs(60);
+/// The same where the controllers are somebody else's: a node may wait for what they give it, the range of its pods, and
+/// they for the kubeconfig that is named when all is ready.
+const NODE_READY_ALONE: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(mut args: Up) -> Result<()> {
     let started = Instant::now();
@@ -219,7 +222,8 @@ impl Cluster {
         let mut demo = None;
         let life = async {
             if !args.no_node {
-                wait_for_node(&self.server, &node_name(&args.node)?, started).await?;
+                let name = node_name(&args.node)?;
+                wait_for_node(&self.server, &name, started, args.no_controllers).await?;
             }
             let (ms, kubeconfig) = (
                 started.elapsed().as_millis(),
@@ -338,12 +342,18 @@ fn simulated_nodes(
 }
 
 /// Waits until the node's agent has reported in this run that the node is ready: the API may still say so from before.
-async fn wait_for_node(server: &RunningServer, name: &str, started: Instant) -> Result<()> {
+/// Without controllers of its own, that it has reported at all is enough after a while.
+async fn wait_for_node(
+    server: &RunningServer,
+    name: &str,
+    started: Instant,
+    alone: bool,
+) -> Result<()> {
     let since = (Timestamp::now() - started.elapsed()).as_second();
     let nodes: kube::Api<Node> = kube::Api::all(server.client("davit:up", &["system:masters"]));
-    let deadline = Instant::now() + NODE_READY;
+    let waiting = Instant::now();
     let mut last_seen = "it has not registered".to_owned();
-    while Instant::now() < deadline {
+    while waiting.elapsed() < NODE_READY {
         if let Some(node) = nodes.get_opt(name).await.context("cannot read the node")? {
             let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
             match conditions.into_iter().find(|c| c.type_ == "Ready") {
@@ -356,7 +366,13 @@ async fn wait_for_node(server: &RunningServer, name: &str, started: Instant) -> 
                     "its agent has not reported since this start".clone_into(&mut last_seen);
                 }
                 Some(ready) if ready.status == "True" => return Ok(()),
-                Some(ready) => last_seen = ready.message.unwrap_or_default(),
+                Some(ready) => {
+                    last_seen = ready.message.unwrap_or_default();
+                    if alone && waiting.elapsed() >= NODE_READY_ALONE {
+                        tracing::warn!(node = name, why = last_seen, "the node waits to be ready");
+                        return Ok(());
+                    }
+                }
                 None => {}
             }
         }

@@ -33,7 +33,8 @@ pub use endpoints::{Node, Scope};
 pub use family::{Family, number, octets};
 pub use network::{Network, NetworkError};
 pub use node::{
-    ENFORCES_POLICIES, PROXIES_SERVICES, addresses_of, external_addresses_of, range_of, ranges_of,
+    ENFORCES_POLICIES, PROXIES_SERVICES, addresses_of, external_addresses_of, leads_elsewhere,
+    range_of, ranges_of,
 };
 pub use placement::{SlicePlacement, place_endpoints, same_ports};
 pub use plan::{HealthCheck, Key, Map, Nowhere, Plan, Protocol, Value};

@@ -43,6 +43,17 @@ pub fn external_addresses_of(node: &Node) -> impl Iterator<Item = IpAddr> {
     of_type(node, "ExternalIP")
 }
 
+/// Whether other machines can reach somebody at this address: it is no loopback, link-local or unspecified one, none of
+/// which an endpoint may have.
+#[must_use]
+pub fn leads_elsewhere(address: &IpAddr) -> bool {
+    let is_link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !address.is_loopback() && !is_link_local && !address.is_unspecified()
+}
+
 fn of_type<'a>(node: &'a Node, kind: &'a str) -> impl Iterator<Item = IpAddr> + 'a {
     let status = node.status.as_ref();
     let all = status

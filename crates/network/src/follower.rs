@@ -162,10 +162,16 @@ impl Follower {
             services: self.services.services.subscribe(),
             slices: self.services.slices.subscribe(),
         };
+        // A failure that stays is said once, not at every attempt.
+        let mut said = String::new();
         loop {
             self.gather(&mut changes);
             if let Err(error) = self.write().await {
-                tracing::error!(%error, "network of the node");
+                let failure = error.to_string();
+                if failure != said {
+                    tracing::error!(%error, "network of the node, trying again");
+                    said = failure;
+                }
                 self.told.health.metrics.failed();
                 self.told.health.queued();
                 self.dirty = self.all();
@@ -173,6 +179,7 @@ impl Follower {
                 continue;
             }
             self.written();
+            said.clear();
             tokio::time::sleep(PAUSE).await;
             self.wait(&mut changes).await;
         }

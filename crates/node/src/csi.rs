@@ -32,7 +32,7 @@ pub(crate) enum Error {
     Call(#[from] davit_csi::Error),
     #[error("error adding CSI driver node info: {0}")]
     Info(#[from] RegistrationError),
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {what}: {}", davit_client::message_of(.source))]
     Api {
         what: &'static str,
         source: Box<kube::Error>,

@@ -24,7 +24,7 @@ const DEADLINE: Duration = Duration::from_secs(15);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The API server refused or could not be reached.
-    #[error("failed to get {kind} {namespace}/{name}: {source}")]
+    #[error("failed to get {kind} {namespace}/{name}: {}", davit_client::message_of(.source))]
     Api {
         /// Kind of the object.
         kind: &'static str,

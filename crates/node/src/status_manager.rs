@@ -71,7 +71,7 @@ impl StatusManager {
                     match guard_async("node", "status-writer", &uid, inner.write(&uid)).await {
                         Ok(Ok(())) => inner.queue.forget(&uid),
                         Ok(Err(error)) => {
-                            tracing::warn!(pod_uid = %uid, %error, "failed to write the pod's status");
+                            tracing::warn!(pod_uid = %uid, error = davit_client::message_of(&error), "failed to write the pod's status");
                             inner.queue.add_rate_limited(uid.clone());
                         }
                         // a panic, which has been logged

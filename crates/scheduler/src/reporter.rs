@@ -175,7 +175,11 @@ impl Writer {
     async fn write(&self, report: &Report) {
         let both = async {
             if let Err(error) = self.condition(report).await {
-                tracing::warn!(pod = report.pod.key(), %error, "pod condition not written");
+                tracing::warn!(
+                    pod = report.pod.key(),
+                    error = davit_client::message_of(&error),
+                    "pod condition not written"
+                );
             }
             if let Err(error) = self.event(report).await {
                 tracing::debug!(pod = report.pod.key(), %error, "event not written");

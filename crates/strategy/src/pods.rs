@@ -421,6 +421,13 @@ fn status_update(new: &Value, old: &Value, errors: &mut ErrorList) {
             nominated,
             faults,
         ));
+        let is_bound = !str_at(old, &["spec", "nodeName"]).is_empty();
+        if is_bound && nominated != str_at(old, &["status", "nominatedNodeName"]) {
+            errors.push(FieldError::forbidden(
+                &path.child("nominatedNodeName"),
+                "may not be set on pods that are already bound to a node",
+            ));
+        }
     }
     for (i, condition) in list_at(new, &["status", "conditions"]).iter().enumerate() {
         let path = path.child("conditions").index(i);

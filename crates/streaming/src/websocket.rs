@@ -126,7 +126,11 @@ async fn receive(
         let mut payload: Bytes = match message? {
             Message::Binary(bytes) => bytes,
             Message::Text(text) => text.into(),
-            Message::Close(_) => return Ok(()),
+            Message::Close(_) => {
+                // Reading on to the end sends the answer to it: clients take an end without one for a broken connection.
+                feeds.clear();
+                continue;
+            }
             Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => continue,
         };
         if payload.is_empty() {

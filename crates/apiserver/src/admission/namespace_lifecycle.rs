@@ -59,10 +59,13 @@ impl Mutating for NamespaceLifecycle {
         };
         let phase = found.pointer("/status/phase").and_then(Value::as_str);
         if attributes.operation == Operation::Create && phase == Some("Terminating") {
-            let name = object
-                .as_deref()
-                .map(crate::object::name)
-                .unwrap_or_default();
+            // the name is not made yet where only a prefix is given
+            let name_at = |path| object.as_deref()?.pointer(path)?.as_str();
+            let name = ["/metadata/name", "/metadata/generateName"]
+                .into_iter()
+                .filter_map(name_at)
+                .find(|name| !name.is_empty())
+                .unwrap_or("Unknown");
             let resource = attributes.resource.qualified();
             return Err(Status::namespace_terminating(resource, name, namespace));
         }

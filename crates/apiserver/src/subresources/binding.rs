@@ -143,6 +143,10 @@ fn bound(name: &str, pod: &Value, binding: &Value, node: &str) -> Result<Value, 
     }
     let mut new = pod.clone();
     new["spec"]["nodeName"] = json!(node);
+    // where it was to go is past: schedulers and autoscalers would go on counting with it
+    if let Some(status) = new["status"].as_object_mut() {
+        status.remove("nominatedNodeName");
+    }
     for map in ["annotations", "labels"] {
         for (key, value) in binding["metadata"][map].as_object().into_iter().flatten() {
             let held = &mut new["metadata"][map][key.as_str()];

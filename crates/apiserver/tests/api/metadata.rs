@@ -358,6 +358,16 @@ async fn item_046_missing_and_terminating_namespaces_take_nothing() {
         status["details"]["causes"][0]["reason"],
         "NamespaceTerminating"
     );
+    let unnamed = json!({"metadata": {"generateName": "x-"}});
+    let status = c
+        .post("/api/v1/namespaces/going/configmaps", &unnamed)
+        .await
+        .error(403, "Forbidden");
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("configmaps \"x-\" is forbidden: "),
+        "{message}"
+    );
     let status = c
         .delete("/api/v1/namespaces/default", &Value::Null)
         .await

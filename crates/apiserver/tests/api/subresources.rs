@@ -1,6 +1,6 @@
 //! Items 90–95 and the streams' checks before a node is asked.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::*;
 
@@ -51,6 +51,25 @@ async fn item_091_a_pod_is_bound_once() {
         message.contains("is already assigned to node \"n1\""),
         "{message}"
     );
+}
+
+#[tokio::test]
+async fn item_091_a_bound_pod_is_nominated_for_no_node() {
+    let c = Cluster::new().await;
+    c.service_account().await;
+    c.pod("p").await;
+    let nominate = |node| json!({"status": {"nominatedNodeName": node}});
+    let status = format!("{PODS}/p/status");
+    c.patch(&status, "merge", &nominate("n1")).await.ok(200);
+    let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}});
+    c.post(&format!("{PODS}/p/binding"), &binding).await.ok(201);
+    let pod = c.get(&format!("{PODS}/p")).await.ok(200);
+    assert_eq!(pod["status"]["nominatedNodeName"], Value::Null);
+    let refused = c.patch(&status, "merge", &nominate("n2")).await;
+    let refused = refused.error(422, "Invalid");
+    let message = refused["message"].as_str().unwrap();
+    let why = "status.nominatedNodeName: Forbidden: may not be set on pods that are already bound to a node";
+    assert!(message.ends_with(why), "{message}");
 }
 
 #[tokio::test]

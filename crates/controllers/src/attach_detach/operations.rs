@@ -4,7 +4,7 @@
 use super::actions::{NodeListing, VolumeOnNode};
 use super::nodes::version_of;
 use super::wanted::{AttachSource, CsiSource, FlexSource};
-use davit_client::Informer;
+use davit_client::{Informer, message_of};
 use davit_flexvolume::FlexDrivers;
 use davit_volume::names::attachment_name;
 use k8s_openapi::api::core::v1::{AttachedVolume, Node};
@@ -54,14 +54,6 @@ pub(super) enum AttachError {
     /// The operation did not end in an answer.
     #[error(transparent)]
     Unfinished(#[from] crate::Error),
-}
-
-/// What the API server said, without the frame that the client puts around it.
-fn message_of(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
-    }
 }
 
 fn is_gone(error: &kube::Error) -> bool {

@@ -1,12 +1,14 @@
-//! What a Deployment reports: counts, and the conditions Available and Progressing that `rollout status` reads.
+//! What a Deployment reports: counts, the conditions Available and Progressing that `rollout status` reads, and
+//! ReplicaFailure, which its sets say.
 
 use super::MIN_CHECK;
 use super::replica_sets::{Sets, actual, available};
 use k8s_openapi::api::apps::v1::{
-    Deployment, DeploymentCondition, DeploymentSpec, DeploymentStatus,
+    Deployment, DeploymentCondition, DeploymentSpec, DeploymentStatus, ReplicaSet,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// The status of a deployment whose sets are as given.
@@ -36,7 +38,7 @@ pub(super) fn compute(deployment: &Deployment, sets: &Sets, now: Timestamp) -> D
         unavailable_replicas: or_none((desired.max(total) - available).max(0)),
         collision_count: before.collision_count,
         conditions: None,
-        terminating_replicas: before.terminating_replicas,
+        terminating_replicas: terminating(sets),
     };
     let mut conditions = before.conditions.clone().unwrap_or_default();
     set_condition(
@@ -47,14 +49,50 @@ pub(super) fn compute(deployment: &Deployment, sets: &Sets, now: Timestamp) -> D
     if let Some(progress) = progress(deployment, &before, &status, sets, now) {
         set_condition(&mut conditions, progress, now);
     }
+    let failure = sets
+        .current
+        .iter()
+        .chain(&sets.old)
+        .find_map(replica_failure);
+    conditions.retain(|c| c.type_ != REPLICA_FAILURE || failure.is_some());
+    if let Some(failure) = failure {
+        set_condition(&mut conditions, failure, now);
+    }
     status.conditions = Some(conditions);
     status
 }
 
+/// How many pods are ending; unknown while a set that was looked at does not say it.
+fn terminating(sets: &Sets) -> Option<i32> {
+    let mut all = sets.all().map(|set| set.status.clone().unwrap_or_default());
+    all.try_fold(0, |sum, status| {
+        match (status.terminating_replicas, status.observed_generation) {
+            (Some(count), _) => Some(sum + count),
+            (None, None | Some(0)) => Some(sum),
+            (None, Some(_)) => None,
+        }
+    })
+}
+
+const REPLICA_FAILURE: &str = "ReplicaFailure";
+
+/// Why a replica set cannot make or remove pods, as it says.
+fn replica_failure(set: &ReplicaSet) -> Option<Verdict> {
+    let conditions = set.status.as_ref()?.conditions.as_ref()?;
+    let failure = conditions.iter().find(|c| c.type_ == REPLICA_FAILURE)?;
+    Some(Verdict {
+        type_: REPLICA_FAILURE,
+        status: failure.status.clone().into(),
+        reason: failure.reason.clone().unwrap_or_default().into(),
+        message: failure.message.clone().unwrap_or_default(),
+        moved: false,
+    })
+}
+
 struct Verdict {
     type_: &'static str,
-    status: &'static str,
-    reason: &'static str,
+    status: Cow<'static, str>,
+    reason: Cow<'static, str>,
     message: String,
     /// Progress was made, so the clock of the deadline starts again.
     moved: bool,
@@ -77,8 +115,8 @@ fn availability(spec: &DeploymentSpec, available: i32, desired: i32) -> Verdict 
     };
     Verdict {
         type_: "Available",
-        status,
-        reason,
+        status: status.into(),
+        reason: reason.into(),
         message: message.to_owned(),
         moved: false,
     }
@@ -114,10 +152,10 @@ fn progress(
         .as_ref()
         .and_then(|rs| rs.metadata.name.clone())
         .unwrap_or_default();
-    let verdict = |status, reason, message: String, moved| Verdict {
+    let verdict = |status: &'static str, reason: &'static str, message, moved| Verdict {
         type_: "Progressing",
-        status,
-        reason,
+        status: status.into(),
+        reason: reason.into(),
         message,
         moved,
     };
@@ -167,12 +205,12 @@ fn set_condition(conditions: &mut Vec<DeploymentCondition>, verdict: Verdict, no
     let same_status = before.as_ref().is_some_and(|c| c.status == verdict.status);
     let same_reason = before
         .as_ref()
-        .is_some_and(|c| c.reason.as_deref() == Some(verdict.reason));
+        .is_some_and(|c| c.reason.as_deref() == Some(&*verdict.reason));
     let stamp = |keep: bool, old: Option<&Time>| old.filter(|_| keep).cloned().or(Some(Time(now)));
     let condition = DeploymentCondition {
         type_: verdict.type_.to_owned(),
-        status: verdict.status.to_owned(),
-        reason: Some(verdict.reason.to_owned()),
+        status: verdict.status.into_owned(),
+        reason: Some(verdict.reason.into_owned()),
         message: Some(verdict.message),
         last_transition_time: stamp(
             same_status,

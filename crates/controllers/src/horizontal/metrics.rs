@@ -3,7 +3,7 @@
 
 use davit_api::quantity::Quantity;
 use davit_autoscaling::{PodMetric, PodMetrics};
-use davit_client::path_segment;
+use davit_client::{message_of, path_segment};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::discovery::ApiResource;
 use parking_lot::Mutex;
@@ -120,10 +120,7 @@ impl Metrics {
         let request = http::Request::get(path).body(Vec::new());
         let request = request.map_err(|error| error.to_string())?;
         let answer = self.client.request(request).await;
-        answer.map_err(|error| match error {
-            kube::Error::Api(status) => status.message.clone(),
-            error => error.to_string(),
-        })
+        answer.map_err(|error| message_of(&error))
     }
 
     /// Use of a resource by the pods of a selector, or by one container of each.

@@ -2,7 +2,7 @@
 
 use super::named;
 use crate::network::address_of;
-use crate::{PROXIES_SERVICES, addresses_of, external_addresses_of};
+use crate::{PROXIES_SERVICES, addresses_of, external_addresses_of, leads_elsewhere};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,16 +129,11 @@ pub fn balancer_addresses_of(node: &Node) -> (BTreeSet<IpAddr>, Option<BalancerP
     if !is_available(node) {
         return (BTreeSet::new(), agent);
     }
-    let usable = |address: &IpAddr| {
-        let is_link_local = match address {
-            IpAddr::V4(address) => address.is_link_local(),
-            IpAddr::V6(address) => address.is_unicast_link_local(),
-        };
-        !address.is_loopback() && !is_link_local && !address.is_unspecified()
-    };
-    let mut addresses: BTreeSet<_> = external_addresses_of(node).filter(usable).collect();
+    let mut addresses: BTreeSet<_> = external_addresses_of(node)
+        .filter(leads_elsewhere)
+        .collect();
     if addresses.is_empty() {
-        addresses = addresses_of(node).filter(usable).collect();
+        addresses = addresses_of(node).filter(leads_elsewhere).collect();
     }
     (addresses, agent)
 }

@@ -89,7 +89,10 @@ pub(super) async fn run(ctx: Arc<Context>, port: u16, cancel: CancellationToken)
                 standing = Standing::Removed;
             }
             Ok(Err(error)) => {
-                tracing::warn!(%error, "cannot report the node's status");
+                tracing::warn!(
+                    error = davit_client::message_of(&error),
+                    "cannot report the node's status"
+                );
                 ticks.reset_after(Duration::from_millis(500));
             }
             Err(_) => tracing::warn!("the API server did not answer the node's status report"),

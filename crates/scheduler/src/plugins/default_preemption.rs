@@ -421,7 +421,11 @@ async fn remove_victims(
         let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
         let write = api.patch_status(&other.name, &params, &patch);
         if let Ok(Err(error)) = tokio::time::timeout(DEADLINE, write).await {
-            tracing::warn!(pod = other.key(), %error, "nomination could not be taken back");
+            tracing::warn!(
+                pod = other.key(),
+                error = davit_client::message_of(&error),
+                "nomination could not be taken back"
+            );
         }
     }
     for victim in victims.into_iter().filter(|v| !v.is_terminating()) {
@@ -429,7 +433,12 @@ async fn remove_victims(
             Ok(Ok(())) => tracing::info!(pod = pod.key(), victim = victim.key(), "preempted"),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => {}
             Ok(Err(error)) => {
-                tracing::warn!(pod = pod.key(), victim = victim.key(), %error, "victim stays");
+                tracing::warn!(
+                    pod = pod.key(),
+                    victim = victim.key(),
+                    error = davit_client::message_of(&error),
+                    "victim stays"
+                );
             }
             Err(_) => tracing::warn!(
                 pod = pod.key(),

@@ -111,7 +111,11 @@ impl Engine {
             let write = write_condition(client, group, verdict);
             match tokio::time::timeout(DEADLINE, write).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(group = name, %error, "condition not written"),
+                Ok(Err(error)) => tracing::warn!(
+                    group = name,
+                    error = davit_client::message_of(&error),
+                    "condition not written"
+                ),
                 Err(_) => tracing::warn!(group = name, "condition not written in {DEADLINE:?}"),
             }
             Done::Effect

@@ -117,6 +117,26 @@ async fn websocket_success_is_a_status_too() {
 }
 
 #[tokio::test]
+async fn a_client_that_closes_first_gets_its_close_back() {
+    let (ours, theirs) = tokio::io::duplex(1 << 16);
+    let server = tokio::spawn(echo_server(theirs, 0));
+    let mut request = "ws://node/exec".into_client_request().unwrap();
+    let protocol = "v4.channel.k8s.io".parse().unwrap();
+    let headers = request.headers_mut();
+    headers.insert("sec-websocket-protocol", protocol);
+    let (mut socket, _) = tokio_tungstenite::client_async(request, ours)
+        .await
+        .unwrap();
+    socket.close(None).await.unwrap();
+    let mut answered = false;
+    while let Some(message) = socket.next().await {
+        answered |= message.unwrap().is_close();
+    }
+    assert!(answered);
+    server.await.unwrap();
+}
+
+#[tokio::test]
 async fn unknown_protocol_is_refused_and_names_what_is_served() {
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let server = tokio::spawn(echo_server(theirs, 0));

@@ -27,7 +27,7 @@ pub(super) enum WriteError {
     NotAllocated(String),
     #[error("classic claim {0} got reserved for others in the meantime")]
     InUse(String),
-    #[error("{what} {name}: {error}")]
+    #[error("{what} {name}: {}", davit_client::message_of(.error))]
     Api {
         what: &'static str,
         name: String,

@@ -32,7 +32,7 @@ pub(super) enum BindError {
     Deleted(String),
     #[error("claim {0} got allocated elsewhere in the meantime")]
     AllocatedElsewhere(String),
-    #[error("{what} claim {claim}: {error}")]
+    #[error("{what} claim {claim}: {}", davit_client::message_of(.error))]
     Api {
         what: &'static str,
         claim: String,

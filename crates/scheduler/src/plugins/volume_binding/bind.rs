@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use davit_client::message_of;
 use davit_volume::binding::{
     bind_volume, claim_ref, is_bound_to, is_fully_bound, selected_node, uid_of, volume_name,
 };
@@ -55,13 +56,6 @@ pub(super) enum WaitError {
     Gone { kind: &'static str, name: String },
     #[error("context deadline exceeded")]
     Deadline,
-}
-
-fn message_of(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
-    }
 }
 
 async fn within<T>(
