@@ -18,18 +18,23 @@ mod harness;
 mod known;
 #[path = "etcd/kube_apiserver.rs"]
 mod kube_apiserver;
+#[path = "differential/requests.rs"]
+mod requests;
 #[path = "differential/run.rs"]
 mod run;
 #[path = "differential/servers.rs"]
 mod servers;
+#[path = "differential/targets.rs"]
+mod targets;
 
 use base64::Engine as _;
-use cases::{Case, LIMITS, NAMESPACE, Target};
+use cases::Case;
 use run::Run;
 use serde_json::{Value, json};
 use servers::{Pair, Request};
 use std::process::Command;
 use std::time::Duration;
+use targets::{LIMITS, NAMESPACE, Target};
 
 /// How many cases are tried where nothing else is said: a minute in a debug build.
 const CASES: u64 = 400;

@@ -120,7 +120,11 @@ pub(crate) struct Mask<'a> {
 
 impl Mask<'_> {
     pub(crate) fn text(&self, text: &str) -> String {
-        let mut out = mask_uids(&text.replace(self.name, "NAME"));
+        let mut out = mask_uids(text);
+        // a shorter one stands in other words, too
+        if self.name.len() > 5 {
+            out = out.replace(self.name, "NAME");
+        }
         let word = |c: char| c.is_ascii_alphanumeric();
         for prefix in ["kube-api-access-", &self.generate_name] {
             out = mask_after(&out, prefix, word, "XXXXX");
@@ -129,6 +133,7 @@ impl Mask<'_> {
         let versions = [
             "resourceVersion\":\"",
             "resourceVersion\\\":\\\"",
+            "resourceVersion:",
             "in record (",
         ];
         for prefix in versions {
@@ -171,6 +176,12 @@ impl Mask<'_> {
                     *value = Value::from(vec!["GIVEN"; count]);
                     continue;
                 }
+                "cells" => {
+                    self.value(value);
+                    let cells = value.as_array_mut().into_iter().flatten();
+                    cells.for_each(mask_cell);
+                    continue;
+                }
                 "managedFields" => {
                     self.value(value);
                     if let Value::Array(list) = value {
@@ -189,6 +200,17 @@ impl Mask<'_> {
                 *value = Value::from(masked);
             }
         }
+    }
+}
+
+/// Ages and the node ports that are given.
+fn mask_cell(cell: &mut Value) {
+    let Some(text) = cell.as_str() else { return };
+    let is_age = |digits: &str| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    if text.strip_suffix('s').is_some_and(is_age) {
+        *cell = Value::from("AGE");
+    } else {
+        *cell = Value::from(mask_after(text, ":3", |c| c.is_ascii_digit(), "GIVEN"));
     }
 }
 

@@ -42,8 +42,8 @@ impl Run {
     /// Asks both and compares.
     pub(crate) async fn ask(&mut self, request: &Request, name: &str) -> (Answer, Answer) {
         let (mut theirs, mut ours) = self.ask_only(request, name).await;
-        without_what_follows(&mut theirs);
-        without_what_follows(&mut ours);
+        without_what_follows(request, &mut theirs);
+        without_what_follows(request, &mut ours);
         self.asked += 1;
         self.same_code += usize::from(theirs.code == ours.code);
         self.same_answer += usize::from(theirs.is_same(&ours));
