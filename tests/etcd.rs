@@ -5,6 +5,8 @@
 #[path = "../crates/etcd/tests/server/mod.rs"]
 mod etcd;
 mod harness;
+#[path = "etcd/kube_apiserver.rs"]
+mod kube_apiserver;
 #[path = "etcd/shared.rs"]
 mod shared;
 #[path = "etcd/takeover.rs"]

@@ -1,14 +1,10 @@
 //! davit on the etcd of a real kube-apiserver, and that beside it (spec scale-out.md, items 26, 27, 30 and 31).
 
 use super::etcd::Server;
+use super::kube_apiserver::{KubeApiserver, kube_apiserver};
 use super::{Kube, STEP};
-use crate::harness::{
-    Cluster, any_kubectl, eventually, output, part, program, run, temp_dir, tests_dir,
-};
+use crate::harness::{Cluster, any_kubectl, eventually, program};
 use serde_json::Value;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 
 const OBJECTS: &str = "
 apiVersion: apiextensions.k8s.io/v1
@@ -53,98 +49,6 @@ metadata: {name: made}
 spec: {devices: {requests: [{name: r, exactly: {deviceClassName: c}}]}}
 ";
 
-/// The real kube-apiserver; it ends with the value.
-struct KubeApiserver {
-    child: Child,
-    dir: tempfile::TempDir,
-    port: u16,
-    kubectl: PathBuf,
-}
-
-impl Drop for KubeApiserver {
-    fn drop(&mut self) {
-        let _gone = self.child.kill();
-        let _gone = self.child.wait();
-    }
-}
-
-fn binary() -> Option<PathBuf> {
-    let path = tests_dir().join(".cache/kube-apiserver");
-    part("kube-apiserver", path.is_file().then_some(path))
-}
-
-impl KubeApiserver {
-    fn start(binary: &Path, etcd: &str, kubectl: &Path) -> Self {
-        let dir = temp_dir();
-        let file = |name: &str| dir.path().join(name).display().to_string();
-        run(Command::new("openssl").args(["genrsa", "-out", &file("sa.key"), "2048"]));
-        std::fs::write(file("tokens"), "admin,admin,admin,\"system:masters\"\n").unwrap();
-        // free again when it is known
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let port = port.unwrap().port();
-        let log = std::fs::File::create(file("log")).unwrap();
-        let child = Command::new(binary)
-            .args(["--etcd-servers", etcd, "--bind-address", "127.0.0.1"])
-            .args([
-                "--secure-port",
-                &port.to_string(),
-                "--cert-dir",
-                &file("certs"),
-            ])
-            .args(["--service-account-issuer", "https://kubernetes.default.svc"])
-            .args(["--service-account-signing-key-file", &file("sa.key")])
-            .args(["--service-account-key-file", &file("sa.key")])
-            .args(["--service-cluster-ip-range", "10.96.0.0/16"])
-            .args(["--service-node-port-range", "30100-30109"])
-            .args([
-                "--authorization-mode",
-                "RBAC",
-                "--token-auth-file",
-                &file("tokens"),
-            ])
-            .args(["--advertise-address", "192.0.2.21"])
-            .stderr(Stdio::from(log))
-            .spawn()
-            .unwrap();
-        let server = Self {
-            child,
-            dir,
-            port,
-            kubectl: kubectl.to_owned(),
-        };
-        eventually("kube-apiserver to be ready", STEP * 2, || {
-            server.try_run(&["get", "--raw", "/readyz"]).is_ok()
-        });
-        server
-    }
-
-    fn try_run(&self, args: &[&str]) -> Result<String, String> {
-        let url = format!("https://127.0.0.1:{}", self.port);
-        let mut command = Command::new(&self.kubectl);
-        command
-            .env("HOME", self.dir.path())
-            .env_remove("KUBECONFIG");
-        command.args([
-            "--server",
-            &url,
-            "--insecure-skip-tls-verify",
-            "--token",
-            "admin",
-        ]);
-        let out = output(command.args(args));
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        match out.status.success() {
-            true => Ok(text(&out.stdout)),
-            false => Err(text(&out.stderr)),
-        }
-    }
-
-    fn run(&self, args: &[&str]) -> String {
-        self.try_run(args)
-            .unwrap_or_else(|error| panic!("{args:?}: {error}"))
-    }
-}
-
 /// What a server lists. Whether the items of a list say of which kind they are is not compared.
 fn listed(kubectl: impl Fn(&[&str]) -> String, path: &str) -> Vec<Value> {
     let mut list: Value = serde_json::from_str(&kubectl(&["get", "--raw", path])).unwrap();
@@ -172,7 +76,8 @@ const QUIET: [&str; 9] = [
 
 #[test]
 fn davit_works_beside_kube_apiserver_and_goes_again() {
-    let (Some(binary), Some(kubectl), Some(_)) = (binary(), any_kubectl(), program("openssl"))
+    let (Some(binary), Some(kubectl), Some(_)) =
+        (kube_apiserver(), any_kubectl(), program("openssl"))
     else {
         return;
     };
@@ -180,7 +85,7 @@ fn davit_works_beside_kube_apiserver_and_goes_again() {
         return;
     };
     let url = etcd.url().to_string();
-    let theirs = KubeApiserver::start(&binary, &url, &kubectl);
+    let theirs = KubeApiserver::start(&binary, &url, &kubectl, &[]);
     let objects = theirs.dir.path().join("objects.yaml");
     std::fs::write(&objects, OBJECTS).unwrap();
     theirs.run(&["create", "-f", &objects.display().to_string()]);

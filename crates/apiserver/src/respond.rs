@@ -28,8 +28,8 @@ use crate::object::ordered;
 use crate::registry::ResourceInfo;
 
 pub(crate) use protobuf::message;
-use table::table_bytes;
 pub(crate) use table::{Include, row, table_frame};
+use table::{scale_table, table_bytes};
 
 /// Bodies larger than this are compressed for clients that can read it.
 const GZIP_FROM: usize = 128 * 1024;
@@ -138,6 +138,20 @@ pub(crate) fn shaped(
     Ok(encoded(accepted, code, &value))
 }
 
+/// Answers with a scale, in the form that was negotiated.
+pub(crate) fn scale(
+    context: &Context,
+    accepted: Accepted,
+    scale: Value,
+) -> Result<Response<ResponseBody>, Status> {
+    let value = match accepted.form {
+        Form::Object => scale,
+        Form::Partial(version) => partial(&scale, version),
+        Form::Table(version) => scale_table(scale, version, Include::of(&context.query)?),
+    };
+    Ok(encoded(accepted, StatusCode::OK, &value))
+}
+
 /// Answers with a list.
 pub(crate) fn list(
     context: &Context,
@@ -220,10 +234,14 @@ fn list_value(resource: &ResourceInfo, items: &[Value], meta: &ListMeta) -> Valu
             item.remove("apiVersion");
         }
     }
+    let mut metadata = meta.to_value();
+    if resource.custom.is_some() && meta.continue_token.is_none() {
+        metadata["continue"] = json!("");
+    }
     json!({
         "kind": resource.list_kind(),
         "apiVersion": resource.api_version(),
-        "metadata": meta.to_value(),
+        "metadata": metadata,
         "items": items,
     })
 }

@@ -91,7 +91,7 @@ pub(crate) async fn handle(
         review["metadata"]["namespace"] = json!(context.namespace());
     }
     if resource.row.kind == "SelfSubjectReview" {
-        review["metadata"]["creationTimestamp"] = json!(crate::object::now());
+        review["metadata"] = json!({ "creationTimestamp": crate::object::now() });
     }
     review["status"] = status;
     respond::shaped(context, accepted, resource, StatusCode::CREATED, review)

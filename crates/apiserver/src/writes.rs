@@ -28,7 +28,7 @@ use crate::server::ApiServer;
 use crate::storage::StorageError;
 use crate::{convert, errors, object};
 
-pub(crate) use delete::{DeleteOptions, Deletion, Preconditions};
+pub(crate) use delete::{DeleteOptions, Preconditions};
 
 /// Writers give up after this long of losing races.
 const LIMIT: Duration = Duration::from_secs(34);

@@ -89,7 +89,11 @@ const TRACK_GENERATION: &[(&str, &str)] = &[
     ("resource.k8s.io", "DeviceTaintRule"),
     ("resource.k8s.io", "ResourceSlice"),
     ("scheduling.k8s.io", "PriorityClass"),
+    ("storage.k8s.io", "CSIDriver"),
 ];
+
+/// Those of them that begin to count at the first change.
+const FROM_FIRST_CHANGE: (&str, &str) = ("storage.k8s.io", "CSIDriver");
 
 /// Kinds of which a PUT must say which version it replaces.
 const CONDITIONAL_UPDATE: &[(&str, &str)] = &[
@@ -201,6 +205,7 @@ pub(super) fn reset_status(kind: &KindInfo, obj: &mut Value) {
 
 pub(super) fn first_generation(kind: &KindInfo, obj: &mut Value) {
     if kind.tracks_generation
+        && !is_among(kind, &[FROM_FIRST_CHANGE])
         && let Some(meta) = object_mut(obj, "metadata")
     {
         meta.insert("generation".to_owned(), json!(1));

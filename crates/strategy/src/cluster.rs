@@ -10,7 +10,7 @@ use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::names;
 use serde_json::{Value, json};
 
-use super::fields::{choice, optional_choice, required};
+use super::fields::{optional_choice, required};
 use super::json::{
     at, at_mut, default, default_unset, has, int_at, keep, list_at, list_mut, same, set, str_at,
 };
@@ -49,6 +49,9 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         ("flowcontrol.apiserver.k8s.io", _) => flowcontrol::build(info),
         ("storagemigration.k8s.io", "StorageVersionMigration") => {
             Box::new(storage_versions::StorageVersionMigration(info))
+        }
+        ("internal.apiserver.k8s.io", "StorageVersion") => {
+            Box::new(storage_versions::StorageVersion(info))
         }
         ("scheduling.k8s.io", "PodGroup") => Box::new(pod_groups::PodGroupRules(info)),
         ("scheduling.k8s.io", "Workload") => Box::new(pod_groups::WorkloadRules(info)),
@@ -148,12 +151,10 @@ impl Strategy for RoleBinding {
         self.binding(new, &mut errors);
         let role = at(new, &["roleRef"]);
         if !same(role, at(old, &["roleRef"])) {
-            let path = Path::new("roleRef");
-            errors.push(FieldError::invalid(
-                &path,
-                role.clone(),
-                "cannot change roleRef",
-            ));
+            let [group, kind, name] = ["apiGroup", "kind", "name"].map(|key| str_at(role, &[key]));
+            let shown = json!({"APIGroup": group, "Kind": kind, "Name": name});
+            let why = "cannot change roleRef";
+            errors.push(FieldError::invalid(&Path::new("roleRef"), shown, why));
         }
         errors
     }
@@ -163,13 +164,13 @@ impl RoleBinding {
     fn binding(&self, obj: &Value, errors: &mut ErrorList) {
         let path = Path::new("roleRef");
         let role = at(obj, &["roleRef"]);
-        choice(role, "apiGroup", &[RBAC], &path, errors);
+        fields::one_of(role, "apiGroup", &[RBAC], &path, errors);
         let kinds: &[&str] = if self.0.namespaced {
-            &["ClusterRole", "Role"]
+            &["Role", "ClusterRole"]
         } else {
             &["ClusterRole"]
         };
-        choice(role, "kind", kinds, &path, errors);
+        fields::one_of(role, "kind", kinds, &path, errors);
         fields::name(role, "name", names::check_path_segment, &path, errors);
         for (i, subject) in list_at(obj, &["subjects"]).iter().enumerate() {
             let path = Path::new("subjects").index(i);
@@ -186,10 +187,12 @@ impl RoleBinding {
                     // in a binding of a namespace the namespace is filled in by nobody either
                     required(subject, "namespace", &path, errors);
                 }
-                "User" | "Group" => choice(subject, "apiGroup", &[RBAC], &path, errors),
+                "User" | "Group" => {
+                    fields::one_of(subject, "apiGroup", &[RBAC], &path, errors);
+                }
                 _ => {
-                    let kinds = ["Group", "ServiceAccount", "User"];
-                    choice(subject, "kind", &kinds, &path, errors);
+                    let kinds = ["ServiceAccount", "User", "Group"];
+                    fields::one_of(subject, "kind", &kinds, &path, errors);
                 }
             }
         }

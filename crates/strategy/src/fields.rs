@@ -72,6 +72,24 @@ pub(super) fn choice(
     }
 }
 
+/// A value of a closed set, of which an absent one is no member.
+pub(super) fn one_of(
+    of: &Value,
+    key: &str,
+    supported: &[&str],
+    path: &Path,
+    errors: &mut ErrorList,
+) {
+    let value = str_at(of, &[key]);
+    if !supported.contains(&value) {
+        errors.push(FieldError::not_supported(
+            &path.child(key),
+            value,
+            supported,
+        ));
+    }
+}
+
 /// As [`choice`], but may be absent.
 pub(super) fn optional_choice(
     of: &Value,

@@ -7,7 +7,7 @@ use davit_api::names;
 use serde_json::{Value, json};
 
 use super::json::{at, at_mut, default_nonzero, default_unset, int_at, list_at, str_at};
-use super::{KindInfo, Strategy, fields, meta};
+use super::{KindInfo, Strategy, fields, meta, status_conditions};
 
 const LOWEST: i64 = 10_000;
 const MAX_QUEUES: i64 = 10_000_000;
@@ -57,6 +57,14 @@ impl Strategy for FlowSchema {
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         schema(new, &mut errors);
+        errors
+    }
+
+    fn validate_status_update(&self, new: &Value, _old: &Value) -> ErrorList {
+        let mut errors = ErrorList::new();
+        let conditions = list_at(new, &["status", "conditions"]);
+        let path = Path::new("status").child("conditions");
+        status_conditions::types(conditions, &path, &mut errors);
         errors
     }
 }
@@ -311,6 +319,14 @@ impl Strategy for PriorityLevel {
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         level(new, &mut errors);
+        errors
+    }
+
+    fn validate_status_update(&self, new: &Value, _old: &Value) -> ErrorList {
+        let mut errors = ErrorList::new();
+        let conditions = list_at(new, &["status", "conditions"]);
+        let path = Path::new("status").child("conditions");
+        status_conditions::types(conditions, &path, &mut errors);
         errors
     }
 }

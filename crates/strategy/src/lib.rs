@@ -46,6 +46,8 @@ mod events;
 mod fields;
 pub mod flowcontrol;
 mod json;
+#[cfg(test)]
+mod likeness;
 mod meta;
 mod namespaces;
 mod network;
@@ -61,6 +63,7 @@ mod resources;
 pub mod rules;
 mod scheduling;
 mod selectors;
+mod status_conditions;
 mod storage;
 #[cfg(test)]
 mod testing;

@@ -19,6 +19,7 @@ pub(super) fn name_rule(group: &str, kind: &str) -> NameRule {
         | ("certificates.k8s.io", "ClusterTrustBundle")
         | ("networking.k8s.io", "IPAddress")
         | ("apiregistration.k8s.io", "APIService")
+        | ("policy", "PodDisruptionBudget")
         | ("", "ComponentStatus") => NameRule::PathSegment,
         _ => NameRule::Subdomain,
     }
@@ -211,7 +212,7 @@ fn finalizers(kind: &KindInfo, finalizers: &[Value], path: &Path, errors: &mut E
         let fault = "finalizer orphan and foregroundDeletion cannot be both set";
         errors.push(FieldError::invalid(path, finalizers.to_vec(), fault));
     }
-    if !kind.group.is_empty() {
+    if !has_qualified_finalizers(kind) {
         return;
     }
     for (i, finalizer) in names().enumerate() {
@@ -220,6 +221,31 @@ fn finalizers(kind: &KindInfo, finalizers: &[Value], path: &Path, errors: &mut E
             errors.push(FieldError::invalid(&path.index(i), finalizer, fault));
         }
     }
+}
+
+/// Whether finalizers of a kind need a domain before their name. Custom kinds, those of the API server itself and disruption
+/// budgets take others, too.
+fn has_qualified_finalizers(kind: &KindInfo) -> bool {
+    const GROUPS: [&str; 17] = [
+        "",
+        "apps",
+        "autoscaling",
+        "batch",
+        "certificates.k8s.io",
+        "coordination.k8s.io",
+        "discovery.k8s.io",
+        "events.k8s.io",
+        "flowcontrol.apiserver.k8s.io",
+        "internal.apiserver.k8s.io",
+        "networking.k8s.io",
+        "node.k8s.io",
+        "rbac.authorization.k8s.io",
+        "resource.k8s.io",
+        "scheduling.k8s.io",
+        "storage.k8s.io",
+        "storagemigration.k8s.io",
+    ];
+    GROUPS.contains(&&*kind.group)
 }
 
 /// A warning about a name that is no DNS label, of an object whose name is used where only labels are good.

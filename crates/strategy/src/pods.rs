@@ -2,6 +2,8 @@
 
 mod warnings;
 
+use std::net::IpAddr;
+
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::{Value, json};
@@ -438,6 +440,13 @@ fn status_update(new: &Value, old: &Value, errors: &mut ErrorList) {
             names::check_qualified_name(kind),
         ));
     }
+    let observed = int_at(new, &["status", "observedGeneration"]).unwrap_or(0);
+    if observed < 0 {
+        let why = "must be a non-negative integer";
+        let path = path.child("observedGeneration");
+        errors.push(FieldError::invalid(&path, observed, why));
+    }
+    meta::immutable_at(new, old, &["status", "qosClass"], errors);
     let policy = str_at(old, &["spec", "restartPolicy"]);
     transitions(new, old, "containerStatuses", policy, errors);
     if policy != "Always" {
@@ -455,6 +464,45 @@ fn status_update(new: &Value, old: &Value, errors: &mut ErrorList) {
             let fault = "must match the name of an entry in `spec.resourceClaims`";
             errors.push(FieldError::invalid(&path, name, fault));
         }
+    }
+    addresses(new, old, "podIPs", errors);
+    let first = list_at(new, &["status", "hostIPs"]).first();
+    if let Some(first) = first.map(|entry| str_at(entry, &["ip"]))
+        && first != str_at(new, &["status", "hostIP"])
+    {
+        let path = path.child("hostIPs").index(0).child("ip");
+        errors.push(FieldError::invalid(
+            &path,
+            first,
+            "must be equal to `hostIP`",
+        ));
+    }
+    addresses(new, old, "hostIPs", errors);
+}
+
+/// Addresses of the pod or its node: valid ones, one of each family. What was there before stays.
+fn addresses(new: &Value, old: &Value, key: &str, errors: &mut ErrorList) {
+    let path = Path::new("status").child(key);
+    let list = list_at(new, &["status", key]);
+    let known = list_at(old, &["status", key]);
+    for (i, entry) in list.iter().enumerate() {
+        let ip = str_at(entry, &["ip"]);
+        if !known.iter().any(|k| str_at(k, &["ip"]) == ip) {
+            errors.extend(invalid_each(&path.index(i), ip, names::check_ip(ip)));
+        }
+    }
+    let ips: Vec<Option<IpAddr>> = list
+        .iter()
+        .map(|entry| str_at(entry, &["ip"]).parse().ok())
+        .collect();
+    let is_pair = match ips[..] {
+        [] | [_] => return,
+        [Some(a), Some(b)] => a.is_ipv4() != b.is_ipv4(),
+        _ => false,
+    };
+    if !is_pair {
+        let why = "may specify no more than one IP for each IP family";
+        errors.push(FieldError::invalid(&path, list.to_vec(), why));
     }
 }
 

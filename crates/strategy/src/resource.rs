@@ -14,7 +14,7 @@ use super::json::{
     at, at_mut, default, default_nonzero, has, int_at, list_at, list_mut, remove, same, set, str_at,
 };
 use super::storage::Fixed;
-use super::{Generic, KindInfo, Strategy, access, meta};
+use super::{Generic, KindInfo, Strategy, access, meta, status_conditions};
 
 pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
     match &*info.kind {
@@ -250,9 +250,7 @@ impl Strategy for TaintRule {
         &self.0
     }
 
-    fn prepare_for_create(&self, obj: &mut Value) {
-        access::reset_status(&self.0, obj);
-        access::first_generation(&self.0, obj);
+    fn default(&self, obj: &mut Value) {
         if let Some(taint) = at_mut(obj, &["spec", "taint"]) {
             default(taint, "timeAdded", access::now());
         }
@@ -288,6 +286,7 @@ impl Strategy for TaintRule {
         let conditions = list_at(new, &["status", "conditions"]);
         let path = Path::new("status").child("conditions");
         parts::too_many(conditions, 8, &path, &mut errors);
+        status_conditions::validate(conditions, &path, &mut errors);
         errors
     }
 }
@@ -344,6 +343,15 @@ struct Slice(KindInfo);
 impl Strategy for Slice {
     fn kind(&self) -> &KindInfo {
         &self.0
+    }
+
+    /// A taint is as old as the first object that had it.
+    fn default(&self, obj: &mut Value) {
+        for device in list_mut(obj, &["spec", "devices"]) {
+            for taint in list_mut(device, &["taints"]) {
+                default(taint, "timeAdded", access::now());
+            }
+        }
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {

@@ -6,14 +6,16 @@ use serde_json::{Value, json};
 
 use super::fields::{choice, not_negative, optional_choice};
 use super::json::{
-    at, at_mut, default, default_unset, has, int_at, is_empty, object_mut, set, str_at,
+    at, at_mut, default, default_unset, has, int_at, is_empty, list_at, object_mut, set, str_at,
 };
 use super::{
-    Generic, KindInfo, Propagation, Strategy, meta, pod_defaults, pod_spec, pods, selectors,
+    Generic, KindInfo, Propagation, Strategy, fields, meta, pod_defaults, pod_spec, pods,
+    selectors, status_conditions,
 };
 
 mod autoscalers;
 mod cron_jobs;
+mod daemon_sets;
 mod jobs;
 mod revisions;
 mod stateful_sets;
@@ -24,7 +26,7 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         "Deployment" => Box::new(Deployment(info)),
         "ReplicaSet" => Box::new(ReplicaSet(info)),
         "StatefulSet" => Box::new(stateful_sets::StatefulSet(info)),
-        "DaemonSet" => Box::new(DaemonSet(info)),
+        "DaemonSet" => Box::new(daemon_sets::DaemonSet(info)),
         "ControllerRevision" => Box::new(revisions::ControllerRevision(info)),
         "ReplicationController" => Box::new(ReplicationController(info)),
         "PodTemplate" => Box::new(PodTemplate(info)),
@@ -105,14 +107,9 @@ fn controller(obj: &Value, noun: &str, errors: &mut ErrorList) {
 
 fn mismatch(labels: &Value, at_template: &Path, errors: &mut ErrorList) {
     let path = at_template.child("metadata").child("labels");
-    let labels = if labels.is_null() {
-        json!({})
-    } else {
-        labels.clone()
-    };
     errors.push(FieldError::invalid(
         &path,
-        labels,
+        labels.clone(),
         "`selector` does not match template `labels`",
     ));
 }
@@ -418,86 +415,6 @@ impl Strategy for PodTemplate {
     }
 }
 
-struct DaemonSet(KindInfo);
-
-impl Strategy for DaemonSet {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn default(&self, obj: &mut Value) {
-        template(obj);
-        let Some(spec) = at_mut(obj, &["spec"]) else {
-            return;
-        };
-        default_unset(spec, "revisionHistoryLimit", 10);
-        default_unset(spec, "updateStrategy", json!({}));
-        if let Some(strategy) = at_mut(spec, &["updateStrategy"]) {
-            default(strategy, "type", "RollingUpdate");
-            if str_at(strategy, &["type"]) == "RollingUpdate" {
-                default_unset(strategy, "rollingUpdate", json!({}));
-                if let Some(rolling) = at_mut(strategy, &["rollingUpdate"]) {
-                    default_unset(rolling, "maxUnavailable", 1);
-                    default_unset(rolling, "maxSurge", 0);
-                }
-            }
-        }
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        daemon_set(obj, &mut errors);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        daemon_set(new, &mut errors);
-        meta::immutable_at(new, old, &["spec", "selector"], &mut errors);
-        errors
-    }
-
-    fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        status::daemon_set(new, old, &mut errors);
-        errors
-    }
-
-    fn warnings(&self, obj: &Value) -> Vec<String> {
-        template_warnings(obj)
-    }
-}
-
-fn daemon_set(obj: &Value, errors: &mut ErrorList) {
-    controller(obj, "daemonset", errors);
-    let path = Path::new("spec").child("updateStrategy");
-    let strategy = at(obj, &["spec", "updateStrategy"]);
-    choice(
-        strategy,
-        "type",
-        &["OnDelete", "RollingUpdate"],
-        &path,
-        errors,
-    );
-    if str_at(strategy, &["type"]) != "RollingUpdate" {
-        return;
-    }
-    let rolling = at(strategy, &["rollingUpdate"]);
-    let path = path.child("rollingUpdate");
-    for key in ["maxUnavailable", "maxSurge"] {
-        count_or_percent(rolling, key, &path, errors);
-    }
-    let [none, surge] = ["maxUnavailable", "maxSurge"].map(|k| is_zero(at(rolling, &[k])));
-    if none && surge {
-        let why = "cannot be 0 when maxSurge is 0";
-        errors.push(FieldError::required(&path.child("maxUnavailable"), why));
-    } else if !none && !surge && has(rolling, &["maxSurge"]) {
-        let fault = "may not be set when maxUnavailable is non-zero";
-        let value = at(rolling, &["maxSurge"]).clone();
-        errors.push(FieldError::invalid(&path.child("maxSurge"), value, fault));
-    }
-}
-
 struct DisruptionBudget(KindInfo);
 
 impl Strategy for DisruptionBudget {
@@ -514,6 +431,21 @@ impl Strategy for DisruptionBudget {
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         budget(new, &mut errors);
+        errors
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        let (status, path) = (at(new, &["status"]), Path::new("status"));
+        let conditions = list_at(status, &["conditions"]);
+        status_conditions::validate(conditions, &path.child("conditions"), &mut errors);
+        let keys = [
+            "disruptionsAllowed",
+            "currentHealthy",
+            "desiredHealthy",
+            "expectedPods",
+        ];
+        fields::counts(status, &keys, &path, &mut errors);
         errors
     }
 }

@@ -17,7 +17,7 @@ use crate::ownership::Tracking;
 use crate::registry::ResourceInfo;
 use crate::respond::{self, Item, ListMeta};
 use crate::server::ApiServer;
-use crate::writes::{DeleteOptions, Deletion, Writer};
+use crate::writes::{DeleteOptions, Writer};
 
 const COLLECTION_PAGE: usize = 10_000;
 
@@ -84,14 +84,15 @@ pub(super) async fn collection(
         let found = find(server, context, resource, &query).await?;
         meta = found.meta;
         for object in found.items {
-            let header = object.header();
             // without a namespace in the path the resource is cluster-scoped
-            let value = match writer.delete(&header.name, &options).await {
-                Ok(Deletion { stored, .. }) => stored.value,
-                Err(status) if status.reason == Reason::NotFound => continue,
+            match writer.delete(&object.header().name, &options).await {
+                Ok(_) => {}
+                Err(status) if status.reason == Reason::NotFound => {}
                 Err(status) => return Err(status),
-            };
-            items.push(Item::Value(convert::from_storage(resource, value)?));
+            }
+            // the answer is what was found, not what deletion has made of it
+            let listed = serde_json::from_slice(object.json()).map_err(Status::internal)?;
+            items.push(Item::Value(convert::from_storage(resource, listed)?));
         }
         match meta.continue_token.take() {
             Some(token) if context.query.text("limit").is_none() => {

@@ -41,16 +41,38 @@ pub(crate) fn table_frame(resource: &ResourceInfo, version: &str, metadata: &Val
     if let Some(custom) = &resource.custom {
         return table_of(version, metadata, &custom.columns.definitions());
     }
-    let columns: Vec<Value> = table::columns(row.group, row.version, row.kind)
-        .iter()
-        .map(|column| {
-            json!({
-                "name": column.name, "type": column.r#type, "format": column.format,
-                "description": column.description, "priority": column.priority,
-            })
-        })
-        .collect();
+    let columns = column_definitions(row.group, row.version, row.kind);
     table_of(version, metadata, &columns)
+}
+
+fn column_definitions(group: &str, version: &str, kind: &str) -> Vec<Value> {
+    let columns = table::columns(group, version, kind).iter();
+    let definition = |column: &table::Column| {
+        json!({
+            "name": column.name, "type": column.r#type, "format": column.format,
+            "description": column.description, "priority": column.priority,
+        })
+    };
+    columns.map(definition).collect()
+}
+
+/// The table of one scale, whatever it is the scale of.
+pub(super) fn scale_table(scale: Value, version: &str, include: Include) -> Value {
+    const KIND: (&str, &str, &str) = ("autoscaling", "v1", "Scale");
+    let metadata = json!({ "resourceVersion": davit_api::meta::resource_version(&scale) });
+    let columns = column_definitions(KIND.0, KIND.1, KIND.2);
+    let mut table = table_of(version, &metadata, &columns);
+    let cells = table::cells(KIND.0, KIND.1, KIND.2, &scale, jiff::Timestamp::now());
+    table["rows"] = json!([{ "cells": cells, "object": included(scale, version, include) }]);
+    table
+}
+
+fn included(value: Value, version: &str, include: Include) -> Value {
+    match include {
+        Include::None => Value::Null,
+        Include::Metadata => partial(&value, version),
+        Include::Object => value,
+    }
 }
 
 fn table_of(version: &str, metadata: &Value, columns: &[Value]) -> Value {
@@ -67,12 +89,7 @@ fn table_of(version: &str, metadata: &Value, columns: &[Value]) -> Value {
 pub(crate) fn row(resource: &ResourceInfo, value: Value, version: &str, include: Include) -> Value {
     let now = jiff::Timestamp::now();
     let (cells, conditions) = cells(resource, &value, now);
-    let object = match include {
-        Include::None => Value::Null,
-        Include::Metadata => partial(&value, version),
-        Include::Object => value,
-    };
-    let mut row = json!({ "cells": cells, "object": object });
+    let mut row = json!({ "cells": cells, "object": included(value, version, include) });
     if !conditions.is_empty() {
         row["conditions"] = Value::Array(conditions);
     }

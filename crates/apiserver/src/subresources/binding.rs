@@ -35,6 +35,9 @@ pub(crate) async fn handle(
         return Err(Status::bad_request(errors::NAMESPACE_MISMATCH));
     }
     let named = object::name(&binding).to_owned();
+    if name.is_empty() && named.is_empty() {
+        return Err(Status::bad_request("Name parameter required."));
+    }
     let name = if name.is_empty() {
         named.as_str()
     } else {

@@ -5,7 +5,7 @@ use davit_api::labels::Selector;
 use davit_api::status::{Qualified, Status};
 use davit_schema::apply::{FieldManager, Filter, ScaleFields, Schema};
 use davit_schema::decode;
-use http::{Request, StatusCode};
+use http::Request;
 use serde_json::{Value, json};
 
 use crate::body::RequestBody;
@@ -16,7 +16,7 @@ use crate::handlers::{
     Expected, PatchKind, WriteOptions, check_namespace, configuration, decode_body, format,
     not_allowed, patch_kind, read_body, undeterminable,
 };
-use crate::negotiate::{Form, Offer};
+use crate::negotiate::Offer;
 use crate::ownership::Tracking;
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
@@ -37,10 +37,6 @@ pub(super) async fn handle(
     request: Request<RequestBody>,
 ) -> HandlerResult {
     let accepted = respond::accepted(context, Offer::Objects)?;
-    let accepted = crate::negotiate::Accepted {
-        form: Form::Object,
-        ..accepted
-    };
     let name = context.info.name.as_str();
     let namespace = context.namespace();
     let mut scale = match context.info.verb.as_str() {
@@ -72,7 +68,7 @@ pub(super) async fn handle(
     };
     // who owns the count is told of the object itself
     object::remove_meta(&mut scale, &["managedFields"]);
-    Ok(respond::encoded(accepted, StatusCode::OK, &scale))
+    respond::scale(context, accepted, scale)
 }
 
 async fn change(

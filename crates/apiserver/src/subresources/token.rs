@@ -94,9 +94,11 @@ pub(super) async fn handle(
 fn check_place(wanted: &Value, namespace: &str, name: &str) -> Result<(), Status> {
     let named = object::name(wanted);
     if !named.is_empty() && named != name {
-        return Err(Status::bad_request(format!(
-            "service account name must match the name in the URL: \"{named}\" != \"{name}\""
-        )));
+        let path = Path::new("metadata").child("name");
+        let why = "must match the service account name if specified";
+        let fault = FieldError::invalid(&path, named, why);
+        let kind = Qualified::new("authentication.k8s.io", "TokenRequest");
+        return Err(Status::invalid(kind, name, &[fault]));
     }
     let held = object::namespace(wanted);
     if !held.is_empty() && held != namespace {

@@ -20,8 +20,15 @@ const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 impl Writer<'_> {
     /// Creates `new`, which is decoded, defaulted and in the storage version.
     pub(crate) async fn create(&self, mut new: Value) -> Result<Stored, Status> {
-        let has_version = !matches!(object::resource_version(&new), "" | "0");
-        object::remove_meta(&mut new, &["resourceVersion"]);
+        // what is no number counts as none
+        let version = object::resource_version(&new).parse::<u64>();
+        let has_version = version.is_ok_and(|version| version != 0);
+        let not_owned = [
+            "resourceVersion",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+        ];
+        object::remove_meta(&mut new, &not_owned);
         self.place(&mut new)?;
         self.check_definition(&new)?;
         let given = object::name(&new).to_owned();

@@ -75,7 +75,7 @@ fn network_policy(obj: &Value, errors: &mut ErrorList) {
         errors.push(FieldError::invalid(&path, json!(types), why));
         return;
     }
-    let known = ["Egress", "Ingress"];
+    let known = ["Ingress", "Egress"];
     for (i, given) in types.iter().enumerate() {
         let given = given.as_str().unwrap_or_default();
         if !known.contains(&given) {

@@ -389,6 +389,7 @@ fn rules_and_requests() {
     let taints = strategy(G, "v1beta2", "DeviceTaintRule");
     let mut rule =
         json!({"metadata": {"name": "r"}, "spec": {"taint": {"key": "k", "effect": "None"}}});
+    taints.default(&mut rule);
     taints.prepare_for_create(&mut rule);
     assert!(rule["spec"]["taint"]["timeAdded"].is_string());
     let mut old = rule.clone();

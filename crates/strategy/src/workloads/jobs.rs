@@ -159,7 +159,8 @@ fn generate_selector(obj: &mut Value) {
     let name = at(obj, &["metadata", "name"]).clone();
     let labels = at(obj, &["spec", "template", "metadata", "labels"]);
     // a job without labels has those of its pods, the generated ones included
-    let shared = !is_empty(labels) && labels == at(obj, &["metadata", "labels"]);
+    let own = at(obj, &["metadata", "labels"]);
+    let shared = is_empty(own) || labels == own;
     let Some(spec) = at_mut(obj, &["spec"]) else {
         return;
     };

@@ -37,7 +37,6 @@ impl Strategy for StatefulSet {
             let rolls = str_at(strategy, &["type"]) == "RollingUpdate";
             if let Some(rolling) = at_mut(strategy, &["rollingUpdate"]).filter(|_| rolls) {
                 default_unset(rolling, "partition", 0);
-                default_unset(rolling, "maxUnavailable", 1);
             }
         }
         default_unset(spec, "persistentVolumeClaimRetentionPolicy", json!({}));
@@ -261,7 +260,7 @@ mod tests {
             strategy("apps", "v1", "StatefulSet").default(&mut obj);
             obj["spec"]["updateStrategy"].clone()
         };
-        let limits = json!({"partition": 0, "maxUnavailable": 1});
+        let limits = json!({"partition": 0});
         assert_eq!(
             of(json!({})),
             json!({"type": "RollingUpdate", "rollingUpdate": limits})

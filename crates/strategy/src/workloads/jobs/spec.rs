@@ -48,7 +48,7 @@ pub(in super::super) fn validate(spec: &Value, path: &Path, errors: &mut ErrorLi
     optional_choice(
         spec,
         "completionMode",
-        &["Indexed", "NonIndexed"],
+        &["NonIndexed", "Indexed"],
         path,
         errors,
     );

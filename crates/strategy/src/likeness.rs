@@ -1,0 +1,200 @@
+//! What asking kube-apiserver the same (tests/differential.rs) has found, kind by kind.
+
+use serde_json::{Value, json};
+
+use crate::strategy;
+use crate::testing::{faults, status_faults, update_faults};
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+const UNQUALIFIED: &str = "name is neither a standard finalizer name nor is it fully qualified";
+
+#[test]
+fn finalizers_have_a_domain_but_where_the_original_does_not_ask() {
+    let with = |name: &str| json!({"metadata": {"name": name, "namespace": "n", "finalizers": ["a.example.com"]}});
+    for (group, version, kind) in [
+        ("apps", "v1", "Deployment"),
+        ("storage.k8s.io", "v1", "StorageClass"),
+    ] {
+        assert!(
+            faults(group, version, kind, &with("x")).contains(UNQUALIFIED),
+            "{kind}"
+        );
+    }
+    let free = [
+        ("policy", "v1", "PodDisruptionBudget"),
+        (
+            "admissionregistration.k8s.io",
+            "v1",
+            "ValidatingWebhookConfiguration",
+        ),
+    ];
+    for (group, version, kind) in free {
+        assert!(
+            !faults(group, version, kind, &with("x")).contains(UNQUALIFIED),
+            "{kind}"
+        );
+    }
+}
+
+#[test]
+fn budgets_have_any_name_and_a_status_of_counts() {
+    let of = |status: Value| json!({"metadata": {"name": "A_b", "namespace": "n"}, "spec": {"minAvailable": 1, "selector": {}}, "status": status});
+    assert_eq!(
+        faults("policy", "v1", "PodDisruptionBudget", &of(json!({}))),
+        ""
+    );
+    let status = |status: Value| {
+        status_faults(
+            "policy",
+            "v1",
+            "PodDisruptionBudget",
+            &of(status),
+            &of(json!({})),
+        )
+    };
+    assert_eq!(status(json!({"currentHealthy": 1})), "");
+    assert_eq!(
+        status(json!({"disruptionsAllowed": -1})),
+        "status.disruptionsAllowed: Invalid value: -1: must be greater than or equal to 0"
+    );
+}
+
+#[test]
+fn bindings_say_which_kinds_there_are() {
+    let of = |subject: &str, role: &str| {
+        json!({"metadata": {"name": "b", "namespace": "n"}, "subjects": [{"kind": subject, "name": "s"}],
+            "roleRef": {"kind": role, "name": "r"}})
+    };
+    let found = faults(RBAC, "v1", "RoleBinding", &of("", ""));
+    assert_eq!(
+        found,
+        "roleRef.kind: Unsupported value: \"\": supported values: \"Role\", \"ClusterRole\"\n\
+         subjects[0].kind: Unsupported value: \"\": supported values: \"ServiceAccount\", \"User\", \"Group\""
+    );
+    let (new, old) = (of("User", "Role"), of("User", "ClusterRole"));
+    assert!(
+        update_faults(RBAC, "v1", "RoleBinding", &new, &old).contains(
+            r#"roleRef: Invalid value: {"APIGroup":"rbac.authorization.k8s.io","Kind":"Role","Name":"r"}: cannot change roleRef"#
+        )
+    );
+}
+
+#[test]
+fn the_status_of_pods_is_looked_at() {
+    let of = |status: Value| json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"containers": [{"name": "c", "image": "i"}]}, "status": status});
+    let found = |new: Value| {
+        status_faults(
+            "",
+            "v1",
+            "Pod",
+            &of(new),
+            &of(json!({"qosClass": "BestEffort"})),
+        )
+    };
+    assert_eq!(
+        found(
+            json!({"podIPs": [{"ip": "10.0.0.1"}, {"ip": "::1"}], "hostIP": "10.0.0.2", "hostIPs": [{"ip": "10.0.0.2"}]})
+        ),
+        ""
+    );
+    for (status, fault) in [
+        (
+            json!({"qosClass": "Burstable"}),
+            "status.qosClass: Invalid value: \"Burstable\": field is immutable",
+        ),
+        (
+            json!({"podIPs": [{"ip": "x"}]}),
+            "status.podIPs[0]: Invalid value: \"x\": must be a valid IP address",
+        ),
+        (
+            json!({"podIPs": [{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}]}),
+            "may specify no more than one IP for each IP family",
+        ),
+        (
+            json!({"hostIP": "10.0.0.2", "hostIPs": [{"ip": "10.0.0.1"}]}),
+            "status.hostIPs[0].ip: Invalid value: \"10.0.0.1\": must be equal to `hostIP`",
+        ),
+        (
+            json!({"observedGeneration": -1}),
+            "status.observedGeneration: Invalid value: -1",
+        ),
+    ] {
+        let text = found(status);
+        assert!(text.contains(fault), "{fault}: {text}");
+    }
+}
+
+#[test]
+fn conditions_of_flow_control_have_types() {
+    for kind in ["FlowSchema", "PriorityLevelConfiguration"] {
+        let of = |conditions: Value| json!({"metadata": {"name": "f"}, "status": {"conditions": conditions}});
+        let new = of(json!([{"type": ""}, {"type": "A"}, {"type": "A"}]));
+        let found = status_faults(
+            "flowcontrol.apiserver.k8s.io",
+            "v1",
+            kind,
+            &new,
+            &of(json!([])),
+        );
+        assert_eq!(
+            found,
+            "status.conditions[0].type: Required value\nstatus.conditions[2].type: Duplicate value: \"A\""
+        );
+    }
+}
+
+#[test]
+fn taints_of_devices_get_their_time_as_a_default() {
+    let mut slice = json!({"spec": {"devices": [{"taints": [{"key": "k"}, {"key": "l", "timeAdded": "2024-01-01T00:00:00Z"}]}]}});
+    strategy("resource.k8s.io", "v1", "ResourceSlice").default(&mut slice);
+    let taints = &slice["spec"]["devices"][0]["taints"];
+    assert!(taints[0]["timeAdded"].is_string());
+    assert_eq!(taints[1]["timeAdded"], "2024-01-01T00:00:00Z");
+}
+
+#[test]
+fn daemon_sets_count_changes_of_their_template_in_an_annotation() {
+    const COUNT: &str = "deprecated.daemonset.template.generation";
+    let strategy = strategy("apps", "v1", "DaemonSet");
+    let of = |image: &str| json!({"metadata": {"name": "d"}, "spec": {"template": {"spec": {"containers": [{"image": image}]}}}});
+    let mut old = of("a");
+    strategy.default(&mut old);
+    strategy.prepare_for_create(&mut old);
+    assert_eq!(old["metadata"]["annotations"][COUNT], "1");
+    for (image, count) in [("a", "1"), ("b", "2")] {
+        let mut new = of(image);
+        strategy.default(&mut new);
+        strategy.prepare_for_update(&mut new, &old);
+        assert_eq!(new["metadata"]["annotations"][COUNT], count);
+    }
+}
+
+#[test]
+fn csi_drivers_count_from_their_first_change() {
+    let strategy = strategy("storage.k8s.io", "v1", "CSIDriver");
+    let mut old = json!({"metadata": {"name": "d"}, "spec": {}});
+    strategy.default(&mut old);
+    strategy.prepare_for_create(&mut old);
+    assert!(old["metadata"]["generation"].is_null());
+    let mut new = old.clone();
+    new["spec"]["requiresRepublish"] = json!(true);
+    strategy.prepare_for_update(&mut new, &old);
+    assert_eq!(new["metadata"]["generation"], 1);
+}
+
+#[test]
+fn a_job_without_labels_has_those_made_for_its_pods() {
+    let mut job =
+        json!({"metadata": {"name": "j", "uid": "u"}, "spec": {"template": {"spec": {}}}});
+    let strategy = strategy("batch", "v1", "Job");
+    strategy.default(&mut job);
+    strategy.prepare_for_create(&mut job);
+    assert_eq!(
+        job["metadata"]["labels"]["batch.kubernetes.io/controller-uid"],
+        "u"
+    );
+    assert_eq!(
+        job["metadata"]["labels"],
+        job["spec"]["template"]["metadata"]["labels"]
+    );
+}
