@@ -166,12 +166,11 @@ async fn a_resize_neither_removes_nor_reaches_init_containers() {
         {"name": "s", "image": "x", "restartPolicy": "Always", "resources": sized}]);
     c.post(PODS, &both).await.ok(201);
     let url = format!("{PODS}/p/resize");
-    let patch = async |list: &str, name: &str, resources: serde_json::Value| {
+    let patch = async |list: &str, name: &str, resources: Value| {
         let patch = json!({"spec": {list: [{"name": name, "resources": resources}]}});
         c.patch(&url, "strategic-merge", &patch).await
     };
-    let message =
-        |status: &serde_json::Value| status["message"].as_str().unwrap_or_default().to_owned();
+    let message = |status: &Value| status["message"].as_str().unwrap_or_default().to_owned();
     let status = patch("containers", "c", json!({"limits": {"memory": null}})).await;
     let told = message(&status.error(422, "Invalid"));
     let limits =

@@ -184,8 +184,16 @@ fn content(object: &Value) -> Value {
     let mut content = object.clone();
     content.as_object_mut().unwrap().remove("status");
     let metadata = &object["metadata"];
-    content["metadata"] =
-        json!({"labels": metadata["labels"], "annotations": metadata["annotations"]});
+    let mut annotations = metadata["annotations"].clone();
+    if let Some(annotations) = annotations.as_object_mut() {
+        // how often a daemon set has been changed
+        annotations.remove("deprecated.daemonset.template.generation");
+    }
+    let is_empty = annotations.as_object().is_some_and(|map| map.is_empty());
+    content["metadata"] = json!({
+        "labels": metadata["labels"],
+        "annotations": if is_empty { Value::Null } else { annotations },
+    });
     content
 }
 
