@@ -13,6 +13,7 @@ mod package;
 use harness::{Cluster, eventually, kubectl, kubectl_binary, kubectl_stdin, output};
 use hook::{Hook, Said, allow, patch, review};
 use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -752,32 +753,33 @@ fn fields_are_selected_in_the_version_that_is_asked_for() {
             "{told}"
         );
 
-        let path = "/apis/example.com/v2/namespaces/default/doors?watch=true&timeoutSeconds=4&fieldSelector=";
-        let watch = c
+        let path = "/apis/example.com/v2/namespaces/default/doors?watch=true&timeoutSeconds=60&fieldSelector=";
+        let mut watch = c
             .kubectl(&k)
             .args(["get", "--raw", &format!("{path}spec.address.host%3Da")])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        std::thread::sleep(Duration::from_secs(1));
+        let seen = BufReader::new(watch.stdout.take().unwrap()).lines();
+        let mut seen = seen.map(|line| {
+            let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            let object = &event["object"];
+            assert_eq!(object["apiVersion"], "example.com/v2");
+            let text = |value: &Value| value.as_str().unwrap().to_owned();
+            let name = text(&object["metadata"]["name"]);
+            let host = text(&object["spec"]["address"]["host"]);
+            format!("{} {name} {host}", text(&event["type"]))
+        });
+        // what is there, then what happens
+        let mut events: Vec<String> = seen.by_ref().take(2).collect();
         door("one", "c");
         door("two", "a");
         kubectl(&c, &k, ["label", "doors", "three", "x=y"]);
         door("four", "d");
         kubectl(&c, &k, ["delete", "doors", "two"]);
-        let out = watch.wait_with_output().unwrap();
-        let events: Vec<String> = String::from_utf8_lossy(&out.stdout)
-            .lines()
-            .map(|line| {
-                let event: Value = serde_json::from_str(line).unwrap();
-                let object = &event["object"];
-                assert_eq!(object["apiVersion"], "example.com/v2");
-                let text = |value: &Value| value.as_str().unwrap().to_owned();
-                let name = text(&object["metadata"]["name"]);
-                let host = text(&object["spec"]["address"]["host"]);
-                format!("{} {name} {host}", text(&event["type"]))
-            })
-            .collect();
+        events.extend(seen.take(4));
+        let _gone = watch.kill();
+        watch.wait().unwrap();
         let wanted = [
             "ADDED one a",
             "ADDED three a",
