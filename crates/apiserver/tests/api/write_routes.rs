@@ -189,7 +189,7 @@ fn content(object: &Value) -> Value {
         // how often a daemon set has been changed
         annotations.remove("deprecated.daemonset.template.generation");
     }
-    let is_empty = annotations.as_object().is_some_and(|map| map.is_empty());
+    let is_empty = annotations.as_object().is_some_and(Map::is_empty);
     content["metadata"] = json!({
         "labels": metadata["labels"],
         "annotations": if is_empty { Value::Null } else { annotations },
