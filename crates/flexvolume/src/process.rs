@@ -1,6 +1,7 @@
 //! One run of an executable.
 
 use crate::Error;
+use davit_task::ProcessGroup;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -11,29 +12,12 @@ use tokio::process::{Child, Command};
 const MAX_OUTPUT: u64 = 1 << 20;
 /// How long outputs are read that a program left behind in the background holds open.
 const AFTER_EXIT: Duration = Duration::from_millis(500);
-/// An executable that is being written cannot be started for a moment.
-const BUSY_TRIES: u32 = 5;
-const BUSY_WAIT: Duration = Duration::from_millis(200);
 
 /// How a run ended.
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
-}
-
-/// An executable at work. When nobody waits for it any more it ends, with the programs that it has called. One that has
-/// ended by itself may leave programs behind: file systems in user space are such.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // The id is gone once the child was waited for, so this hits nobody else.
-        let id = self.0.id().and_then(|id| i32::try_from(id).ok());
-        if let Some(group) = id.and_then(rustix::process::Pid::from_raw) {
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        }
-    }
 }
 
 /// Runs an executable to its end; `None` when it was ended because the limit was over.
@@ -46,32 +30,16 @@ pub(crate) async fn run(
         path: executable.to_owned(),
         source,
     };
-    let mut running = start(executable, arguments).await.map_err(failed)?;
-    match tokio::time::timeout(limit, talk(&mut running.0)).await {
+    let mut command = Command::new(executable);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut running = ProcessGroup::start(&mut command).await.map_err(failed)?;
+    match tokio::time::timeout(limit, talk(running.leader())).await {
         Ok(ended) => ended.map(Some).map_err(failed),
         Err(_) => Ok(None),
-    }
-}
-
-async fn start(executable: &Path, arguments: &[&str]) -> std::io::Result<Running> {
-    let mut tries = 0;
-    loop {
-        let started = Command::new(executable)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn();
-        tries += 1;
-        match started {
-            Ok(child) => return Ok(Running(child)),
-            Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy && tries < BUSY_TRIES => {
-                tokio::time::sleep(BUSY_WAIT).await;
-            }
-            Err(error) => return Err(error),
-        }
     }
 }
 

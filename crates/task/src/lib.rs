@@ -7,10 +7,12 @@
 //! - one that cannot ends its component with an error ([`Task::vital`], [`Tasks::failed`]);
 //! - what does one piece of work is only counted ([`Task::once`]).
 //!
-//! [`guard`] and [`guard_async`] do the same for a piece of work inside a loop that goes on with the next piece.
+//! [`guard`] and [`guard_async`] do the same for a piece of work inside a loop that goes on with the next piece, and
+//! [`ProcessGroup`] for programs of others: they end with what they have called when nobody waits for them.
 #![forbid(unsafe_code)]
 
 mod metrics;
+mod process_group;
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -24,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 pub use metrics::{panics, register_metrics, restarts};
+pub use process_group::ProcessGroup;
 
 /// The pause before a loop is started again; it doubles each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);

@@ -1,23 +1,20 @@
 //! One call of a plugin: environment, standard input, answer, error.
 
 use super::cache::Attachment;
+use davit_task::ProcessGroup;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
 /// More than this is not read of what a plugin writes.
 const MAX_OUTPUT: u64 = 4 << 20;
 /// Directories of the programs that plugins call (iptables).
 const SYSTEM_DIRS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
-/// A plugin that is being replaced by a new one cannot be started for a moment.
-const BUSY_TRIES: u32 = 5;
-const BUSY_WAIT: Duration = Duration::from_millis(200);
 
 /// Why a call failed, in the words of libcni.
 #[derive(Debug, thiserror::Error)]
@@ -50,19 +47,6 @@ pub(super) struct Call<'a> {
     pub(super) bin_dirs: &'a [PathBuf],
     /// The pod; calls about the whole network have none.
     pub(super) attachment: Option<&'a Attachment>,
-}
-
-/// A plugin at work. When nobody waits for it any more it ends, with the programs it has called.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // The id is gone once the child was waited for, so this hits nobody else.
-        let id = self.0.id().and_then(|id| i32::try_from(id).ok());
-        if let Some(group) = id.and_then(rustix::process::Pid::from_raw) {
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        }
-    }
 }
 
 #[derive(Deserialize)]
@@ -142,39 +126,19 @@ impl Call<'_> {
         ]
     }
 
-    async fn start(&self, program: &Path) -> Result<Running, Error> {
-        let mut tries = 0;
-        loop {
-            let mut command = Command::new(program);
-            for (name, _) in
-                std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("CNI_"))
-            {
-                command.env_remove(name);
-            }
-            let started = command
-                .envs(self.environment())
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .process_group(0)
-                .kill_on_drop(true)
-                .spawn();
-            tries += 1;
-            match started {
-                Ok(child) => return Ok(Running(child)),
-                Err(e)
-                    if e.kind() == std::io::ErrorKind::ExecutableFileBusy && tries < BUSY_TRIES =>
-                {
-                    tokio::time::sleep(BUSY_WAIT).await;
-                }
-                Err(source) => {
-                    return Err(Error::Start {
-                        path: program.to_owned(),
-                        source,
-                    });
-                }
-            }
+    async fn start(&self, program: &Path) -> std::io::Result<ProcessGroup> {
+        let mut command = Command::new(program);
+        for (name, _) in
+            std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("CNI_"))
+        {
+            command.env_remove(name);
         }
+        command
+            .envs(self.environment())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        ProcessGroup::start(&mut command).await
     }
 
     async fn talk(
@@ -182,9 +146,14 @@ impl Call<'_> {
         program: &Path,
         input: &[u8],
     ) -> Result<(ExitStatus, Vec<u8>, Vec<u8>), Error> {
-        let mut running = self.start(program).await?;
-        let stdin = running.0.stdin.take();
-        let (stdout, stderr) = (running.0.stdout.take(), running.0.stderr.take());
+        let failed = |source| Error::Start {
+            path: program.to_owned(),
+            source,
+        };
+        let mut running = self.start(program).await.map_err(failed)?;
+        let child = running.leader();
+        let stdin = child.stdin.take();
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let write = async {
             if let Some(mut stdin) = stdin {
                 // A plugin need not read what it does not care for.
@@ -192,11 +161,8 @@ impl Call<'_> {
             }
         };
         let (status, (), stdout, stderr) =
-            tokio::join!(running.0.wait(), write, drain(stdout), drain(stderr));
-        let status = status.map_err(|source| Error::Start {
-            path: program.to_owned(),
-            source,
-        })?;
+            tokio::join!(child.wait(), write, drain(stdout), drain(stderr));
+        let status = status.map_err(failed)?;
         Ok((status, stdout, stderr))
     }
 }

@@ -2,6 +2,7 @@
 
 use super::config::{Provider, TokenCache};
 use crate::durations;
+use davit_task::ProcessGroup;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
 /// How long a plugin may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -114,19 +115,6 @@ async fn read_all(stream: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec
     Ok(out)
 }
 
-/// A plugin at work. When nobody waits for it any more it ends, with the programs that it has called.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // The id is gone once the child was waited for, so this hits nobody else.
-        let id = self.0.id().and_then(|id| i32::try_from(id).ok());
-        if let Some(group) = id.and_then(rustix::process::Pid::from_raw) {
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        }
-    }
-}
-
 /// Asks a plugin; it gets a minute.
 pub(super) async fn run(
     provider: &Provider,
@@ -149,17 +137,15 @@ async fn run_within(
     };
     let input = body(provider, request).to_string();
     let work = async {
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(&provider.args)
             .envs(provider.env.iter().map(|(k, v)| (k, v)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()?;
-        let mut running = Running(child);
-        let child = &mut running.0;
+            .stderr(Stdio::piped());
+        let mut running = ProcessGroup::start(&mut command).await?;
+        let child = running.leader();
         let stdin = child.stdin.take();
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let write = async {
