@@ -23,6 +23,7 @@ use davit_containermanager::{ActivePods, ContainerManager};
 use davit_oci::runtime::Runtime;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
+use kube::Api;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -113,9 +114,24 @@ impl Context {
             .any(|(_, container)| holds(&container.name))
     }
 
-    /// This node as the API has it.
+    /// This node as its watch has it; `None` also before the watch has begun.
     pub fn node_object(&self) -> Option<Arc<Node>> {
         self.node.get(None, &self.options.node_name)
+    }
+
+    /// This node as the API has it, `None` when it is not registered. It is read where its watch has not begun, which
+    /// may take long: a watch that fails is tried ever later.
+    ///
+    /// # Errors
+    ///
+    /// The API server cannot be reached or refuses.
+    pub async fn registered_node(&self) -> Result<Option<Arc<Node>>, kube::Error> {
+        if let Some(node) = self.node_object() {
+            return Ok(Some(node));
+        }
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let node = nodes.get_opt(&self.options.node_name).await?;
+        Ok(node.map(Arc::new))
     }
 
     /// What events about this node refer to. The kubelet puts the node's name in the place of its UID.

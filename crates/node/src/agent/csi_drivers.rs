@@ -23,9 +23,7 @@ pub(super) async fn announce(ctx: Arc<Context>, cancel: CancellationToken) {
 }
 
 async fn initialize(ctx: &Context) {
-    while ctx.node_object().is_none() {
-        tokio::time::sleep(SOON).await;
-    }
+    // Its owner is the node, so that this fails until the node is registered.
     while let Err(error) = ctx.registrar.initialize().await {
         tracing::debug!(%error, "the node has no CSINode yet");
         tokio::time::sleep(SOON).await;

@@ -3,7 +3,6 @@
 use crate::context::Context;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
@@ -53,11 +52,12 @@ async fn renew(ctx: &Context, owned: &mut bool) -> Result<(), kube::Error> {
         .to_string();
     let spec = json!({"holderIdentity": name, "leaseDurationSeconds": SECONDS, "renewTime": now});
     // Without its node a lease would belong to nobody and stay.
-    let Some(uid) = node_uid(ctx).await? else {
+    let Some(node) = ctx.registered_node().await? else {
         *owned = false;
         return Ok(());
     };
-    let owners = json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]);
+    let owners =
+        json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": node.metadata.uid}]);
     let mut lease = json!({"spec": spec});
     if !*owned {
         lease["metadata"] = json!({ "ownerReferences": owners });
@@ -80,14 +80,4 @@ async fn renew(ctx: &Context, owned: &mut bool) -> Result<(), kube::Error> {
     api.create(&PostParams::default(), &lease).await?;
     *owned = true;
     Ok(())
-}
-
-/// The UID of the registered node; read where the watch of the node has not begun, which tries again ever later.
-async fn node_uid(ctx: &Context) -> Result<Option<String>, kube::Error> {
-    if let Some(node) = ctx.node_object() {
-        return Ok(node.metadata.uid.clone());
-    }
-    let nodes: Api<Node> = Api::all(ctx.client.clone());
-    let node = nodes.get_opt(&ctx.options.node_name).await?;
-    Ok(node.and_then(|node| node.metadata.uid))
 }

@@ -96,7 +96,7 @@ async fn publish(ctx: &Context, api: &Api<DynamicObject>, body: &Value) -> Resul
         api.replace(name, &PostParams::default(), &new).await?;
         return Ok(());
     }
-    if let Some(node) = ctx.node_object() {
+    if let Some(node) = ctx.registered_node().await? {
         // It goes with the node.
         object["metadata"]["ownerReferences"] = json!([{
             "apiVersion": "v1", "kind": "Node", "name": name, "uid": node.metadata.uid,
