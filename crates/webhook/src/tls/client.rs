@@ -84,7 +84,6 @@ fn system_roots() -> Result<Vec<CertificateDer<'static>>, TlsError> {
 struct Verifier {
     inner: Arc<WebPkiServerVerifier>,
     roots: Vec<CertificateDer<'static>>,
-    provider: Arc<CryptoProvider>,
 }
 
 impl Verifier {
@@ -99,15 +98,10 @@ impl Verifier {
                 "no usable certificate authority".to_owned(),
             ));
         }
-        let inner =
-            WebPkiServerVerifier::builder_with_provider(Arc::new(store), Arc::clone(&provider))
-                .build()
-                .map_err(|error| TlsError::Config(error.to_string()))?;
-        Ok(Self {
-            inner,
-            roots,
-            provider,
-        })
+        let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider)
+            .build()
+            .map_err(|error| TlsError::Config(error.to_string()))?;
+        Ok(Self { inner, roots })
     }
 }
 
@@ -134,8 +128,7 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, cert, dss, algorithms)
+        self.inner.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -144,14 +137,11 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, cert, dss, algorithms)
+        self.inner.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
+        self.inner.supported_verify_schemes()
     }
 }
 
