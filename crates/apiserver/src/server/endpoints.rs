@@ -234,7 +234,8 @@ fn reachable(server: &ApiServer, listens: SocketAddr) -> (String, u16) {
     let family = family_of(server);
     let fits = |ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified() && Family::of(*ip) == family;
     let address = server
-        .advertise_address
+        .addresses
+        .advertised
         .filter(fits)
         .or_else(|| Some(listens.ip()).filter(fits))
         .or_else(|| outgoing_address(family))

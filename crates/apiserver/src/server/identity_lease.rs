@@ -81,7 +81,7 @@ pub(super) async fn keep(server: &Arc<ApiServer>) {
             }
         }
         tokio::select! {
-            () = server.shutdown.cancelled() => return,
+            () = server.shutdown().cancelled() => return,
             () = tokio::time::sleep(RENEW) => {}
         }
     }

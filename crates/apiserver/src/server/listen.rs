@@ -32,7 +32,7 @@ pub(super) async fn serve(
     cancel: CancellationToken,
 ) {
     let mut tasks = JoinSet::new();
-    let connections = Connections::new(server.connection_limits);
+    let connections = Connections::new(server.limits.connections);
     let connected = |socket, lease| {
         let (server, tls) = (Arc::clone(&server), tls.clone());
         connection(server, socket, lease, tls, cancel.child_token())
@@ -82,7 +82,7 @@ async fn connection(
     };
     let shown = stream.get_ref().1.peer_certificates();
     let identity = Arc::new(ConnectionIdentity::new(shown, peer));
-    let builder = davit_listen::http(server.http_limits);
+    let builder = davit_listen::http(server.limits.http);
     let of_requests = lease.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let (server, identity) = (Arc::clone(&server), Arc::clone(&identity));

@@ -49,7 +49,7 @@ pub(super) async fn keep(
     loop {
         let pause = if published { INTERVAL } else { PAUSE };
         tokio::select! {
-            () = server.shutdown.cancelled() => break,
+            () = server.shutdown().cancelled() => break,
             () = tokio::time::sleep(pause) => {}
             Ok(()) = for_pods.changed() => {}
         }
