@@ -336,6 +336,7 @@ fn requests_do_what_they_were_allowed_for() {
     reach::subresources_that_escalate(&t);
     services::cluster_ips_of_others(&t);
     services::external_addresses_that_are_cluster_ips(&t);
+    services::statuses_that_end_watches(&t);
 }
 
 impl Target {

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::informer::{Object, ObjectKey};
 use crate::pause::Pause;
+use crate::received::{Received, lenient};
 
 /// How many changes may wait for the receiver; the watch waits after that.
 const WAITING: usize = 64;
@@ -78,7 +79,7 @@ async fn follow<K: Object>(
     config: watcher::Config,
     sender: mpsc::Sender<FeedEvent<K>>,
 ) {
-    let mut events = std::pin::pin!(watcher(api, config));
+    let mut events = std::pin::pin!(watcher(lenient(api), config));
     let mut known = Known::default();
     let mut pause = Pause::default();
     while let Some(event) = events.next().await {
@@ -106,7 +107,7 @@ struct Known {
 
 impl Known {
     /// What an event of the watch means to the receiver.
-    fn take<K: Object>(&mut self, event: watcher::Event<K>) -> Vec<FeedEvent<K>> {
+    fn take<K: Object>(&mut self, event: watcher::Event<Received<K>>) -> Vec<FeedEvent<K>> {
         match event {
             watcher::Event::Init => {
                 self.listed.clear();
@@ -114,7 +115,7 @@ impl Known {
             }
             watcher::Event::InitApply(object) => {
                 self.listed.insert(ObjectKey::of(&object));
-                self.apply(object)
+                self.received(object)
             }
             watcher::Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed);
@@ -127,9 +128,16 @@ impl Known {
                 }
                 out
             }
-            watcher::Event::Apply(object) => self.apply(object),
+            watcher::Event::Apply(object) => self.received(object),
             watcher::Event::Delete(object) => self.delete(ObjectKey::of(&object)),
         }
+    }
+
+    /// What cannot be read stays as it was told last.
+    fn received<K: Object>(&mut self, object: Received<K>) -> Vec<FeedEvent<K>> {
+        object
+            .told()
+            .map_or_else(Vec::new, |object| self.apply(object))
     }
 
     fn apply<K: Object>(&mut self, object: K) -> Vec<FeedEvent<K>> {
@@ -164,18 +172,18 @@ mod tests {
 
     use super::*;
 
-    fn map(name: &str, uid: &str, version: &str) -> ConfigMap {
+    fn map(name: &str, uid: &str, version: &str) -> Received<ConfigMap> {
         let mut object = ConfigMap::default();
         object.metadata.name = Some(name.to_owned());
         object.metadata.uid = Some(uid.to_owned());
         object.metadata.resource_version = Some(version.to_owned());
-        object
+        Received::Read(object)
     }
 
     #[test]
     fn every_state_is_told_once_and_what_vanished_is_deleted() {
         let mut known = Known::default();
-        let mut told = |event: Event<ConfigMap>| {
+        let mut told = |event: Event<Received<ConfigMap>>| {
             let shown = known.take(event).into_iter().map(|event| match event {
                 FeedEvent::Applied { object, first } => {
                     let meta = object.metadata;

@@ -6,6 +6,7 @@
 
 use crate::Error;
 use crate::pause::Pause;
+use crate::received::lenient;
 use davit_task::Task;
 use futures::StreamExt;
 use kube::runtime::watcher;
@@ -320,21 +321,29 @@ impl<K: Object> Shared<K> {
             trim(&mut object);
             object
         };
-        let mut events = std::pin::pin!(watcher(api, config));
+        let mut events = std::pin::pin!(watcher(lenient(api), config));
         let mut listed: HashSet<ObjectKey> = HashSet::new();
         let mut pause = Pause::default();
         while let Some(event) = events.next().await {
             pause.heed(&event);
             match event {
                 Ok(watcher::Event::Init) => listed.clear(),
+                // What cannot be read stays as it was seen last.
                 Ok(watcher::Event::InitApply(object)) => {
                     listed.insert(ObjectKey::of(&object));
-                    self.apply(trimmed(object));
+                    if let Some(object) = object.told() {
+                        self.apply(trimmed(object));
+                    }
                 }
                 Ok(watcher::Event::InitDone) => self.finish_list(&std::mem::take(&mut listed)),
-                Ok(watcher::Event::Apply(object)) => self.apply(trimmed(object)),
+                Ok(watcher::Event::Apply(object)) => {
+                    if let Some(object) = object.told() {
+                        self.apply(trimmed(object));
+                    }
+                }
                 Ok(watcher::Event::Delete(object)) => {
-                    self.delete(&ObjectKey::of(&object), Some(trimmed(object)));
+                    let key = ObjectKey::of(&object);
+                    self.delete(&key, object.told().map(trimmed));
                 }
                 Err(error) => pause.after(&error, &K::kind(&())).await,
             }

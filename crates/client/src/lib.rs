@@ -17,6 +17,7 @@ mod leader;
 mod object_paths;
 mod pause;
 mod queue;
+mod received;
 mod reviews;
 pub mod signing;
 pub mod subject;

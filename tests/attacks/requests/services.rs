@@ -63,3 +63,22 @@ pub(super) fn external_addresses_that_are_cluster_ips(t: &Target) {
         &json!({ "spec": { "externalIPs": ["203.0.113.7", "10.96.0.1"] } }),
     );
 }
+
+/// Whose status says less than the types of our clients want, a condition without a time. Those who follow Services go on
+/// with the others: the new one gets its slice.
+pub(super) fn statuses_that_end_watches(t: &Target) {
+    let plain = service("timeless", &json!({}));
+    t.write(&format!("POST {SERVICES}"), &plain);
+    let condition = json!({ "type": "X", "status": "True", "reason": "r", "message": "m" });
+    t.write(
+        &format!("PATCH {SERVICES}/timeless/status"),
+        &json!({ "status": { "conditions": [condition] } }),
+    );
+    let shown = t.allowed("root", &format!("{SERVICES}/timeless"));
+    assert!(shown.contains("conditions"), "{shown}");
+    let next = service("next", &json!({ "selector": { "app": "next" } }));
+    t.write(&format!("POST {SERVICES}"), &next);
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/foo/endpointslices\
+                  ?labelSelector=kubernetes.io/service-name=next";
+    t.eventually("root", slices, "next-");
+}
