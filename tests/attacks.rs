@@ -8,6 +8,8 @@ mod access;
 #[path = "attacks/containers.rs"]
 mod containers;
 mod harness;
+#[path = "attacks/joining.rs"]
+mod joining;
 #[path = "attacks/load.rs"]
 mod load;
 #[path = "attacks/node.rs"]
