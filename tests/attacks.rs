@@ -21,3 +21,5 @@ mod paths;
 mod requests;
 #[path = "attacks/sessions.rs"]
 mod sessions;
+#[path = "attacks/traces.rs"]
+mod traces;

@@ -93,6 +93,11 @@ pub(crate) async fn run(
         deadline: None,
         answer_headers: Vec::new(),
     };
+    let mut unanswered = Unanswered {
+        server,
+        slot: Arc::clone(&arrival.slot),
+        is_answered: false,
+    };
     let staged = staged(server, &mut context, &arrival, parts, body, caller);
     let staged = audit::scope(Arc::clone(&arrival.slot), staged);
     let mut panicked = false;
@@ -125,6 +130,7 @@ pub(crate) async fn run(
         failure.as_ref(),
         panicked,
     );
+    unanswered.is_answered = true;
     if context.method == http::Method::GET && !context.info.is_long_running() {
         respond::compress(&context.headers, &mut response);
     }
@@ -230,6 +236,31 @@ fn recorded(
         *response.body_mut() = ResponseBody::stream(body);
     } else {
         auditor.stage(record, Stage::ResponseComplete);
+    }
+}
+
+/// What servers call it that a client went away before it was answered.
+const CLIENT_GONE: u16 = 499;
+
+/// Makes the event of the end of a request whose client has gone away, and with it whoever handled it: a write may have been
+/// handed on to the store before.
+struct Unanswered<'a> {
+    server: &'a ApiServer,
+    slot: Arc<audit::Slot>,
+    is_answered: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.is_answered {
+            return;
+        }
+        if let (Some(auditor), Some(record)) = (self.server.auditor(), self.slot.record()) {
+            let why =
+                "the client went away before it was answered: what it asked for may have been done";
+            record.outcome(CLIENT_GONE, Some(&Status::unknown(why)));
+            auditor.stage(record, Stage::ResponseComplete);
+        }
     }
 }
 
