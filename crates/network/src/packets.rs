@@ -388,14 +388,13 @@ fn clients_keep_their_endpoints() {
             assert_eq!(from(&client, VIRTUAL, 80).unwrap().0, first);
         }
         // It survives that somebody else takes the table over.
-        let again =
-            Ruleset::open(
-                "davit-packets",
-                Family::V4,
-                &links_of(machine.dir.path()),
-                None,
-            )
-            .unwrap();
+        let again = Ruleset::open(
+            "davit-packets",
+            Family::V4,
+            &links_of(machine.dir.path()),
+            None,
+        )
+        .unwrap();
         assert_eq!(again.clients().unwrap().len(), 1);
         assert_eq!(from(&client, VIRTUAL, 80).unwrap().0, first);
         again.forget_clients(&again.clients().unwrap());
