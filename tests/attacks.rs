@@ -8,6 +8,8 @@ mod access;
 #[path = "attacks/containers.rs"]
 mod containers;
 mod harness;
+#[path = "attacks/joining.rs"]
+mod joining;
 #[path = "attacks/load.rs"]
 mod load;
 #[path = "attacks/node.rs"]
@@ -19,3 +21,5 @@ mod paths;
 mod requests;
 #[path = "attacks/sessions.rs"]
 mod sessions;
+#[path = "attacks/traces.rs"]
+mod traces;

@@ -141,6 +141,11 @@ fn pages_of_other_sites_cannot_act_by_the_browsers_certificate() {
     assert!(!ask(path, &[]).1.contains("made-by-a-stranger"));
     let own = ["-H", "Sec-Fetch-Site: same-origin"];
     assert_eq!(ask(path, &[&write[..], &own].concat()).0, 201);
+    // A page that a pod answers with, by the API server's proxy, is a page of another site to the browser.
+    let confined = "content-security-policy: sandbox allow-downloads allow-forms";
+    assert!(ask("/version", &own).1.contains(confined));
+    assert!(!ask("/version", &[]).1.contains(confined), "a program");
+    assert!(!ask("/console", &own).1.contains(confined));
     // A watch by WebSocket: browsers name themselves and the page, and nothing else.
     let socket = [
         "-H",

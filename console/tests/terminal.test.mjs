@@ -89,3 +89,17 @@ test("noise does no harm", () => {
   assert.ok(screen.lines.every((line) => line.length === 20 && line.every((cell) => cell !== undefined)));
   assert.ok(screen.history.length <= 2000);
 });
+
+test("of a line without an end no more is kept than is asked for", async () => {
+  const bundled = await build({ entryPoints: ["src/api/collection.ts"], bundle: true, format: "esm", write: false });
+  const { lines } = await import(`data:text/javascript;base64,${Buffer.from(bundled.outputFiles[0].text).toString("base64")}`);
+  const read = async (pieces, most) => {
+    const body = ReadableStream.from(pieces.map((piece) => new TextEncoder().encode(piece)));
+    const all = [];
+    for await (const line of lines({ body }, most)) all.push(line);
+    return all;
+  };
+  const endless = Array.from({ length: 2000 }, () => "x".repeat(1000));
+  assert.deepEqual(await read(["a\nb", "c\n\n", ...endless, "\nlast"], 5), ["a", "bc", "xxxxx", "last"]);
+  assert.deepEqual(await read(["a", "b\nc"]), ["ab", "c"]);
+});

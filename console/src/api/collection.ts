@@ -92,16 +92,21 @@ function pause(milliseconds: number, end: AbortSignal): Promise<void> {
   });
 }
 
-/** The lines of an answer as they come. */
-export async function* lines(response: Response): AsyncGenerator<string> {
+/** The lines of an answer as they come; of each the first `most` letters, however long it goes on. */
+export async function* lines(response: Response, most = Infinity): AsyncGenerator<string> {
   const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { done, value } = await reader.read();
     if (done) break;
-    const parts = (rest + value).split("\n");
-    rest = parts.pop() ?? "";
-    for (const part of parts) if (part !== "") yield part;
+    const parts = value.split("\n");
+    const last = parts.pop() ?? "";
+    for (const part of parts) {
+      const line = (rest + part).slice(0, most);
+      rest = "";
+      if (line !== "") yield line;
+    }
+    if (rest.length < most) rest = (rest + last).slice(0, most);
   }
   if (rest !== "") yield rest;
 }

@@ -9,6 +9,8 @@ import { Choice } from "../ui/parts";
 const LINES = 5000;
 const LENGTH = 4000;
 const FIRST = 1000;
+/** Of a line that a container never ends no more is read: what colours it goes before it is cut. */
+const READ = 4 * LENGTH;
 
 /** A line without the sequences that colour it on a terminal, and without other control characters. */
 export function plain(line: string): string {
@@ -61,7 +63,7 @@ export function Logs({ pod }: { pod: PodRow }) {
     const follow = async () => {
       const response = await open(path, {}, end.signal);
       setState(previous ? "" : "Following");
-      for await (const line of lines(response)) {
+      for await (const line of lines(response, READ)) {
         fresh.push(plain(line));
         if (fresh.length > LINES) fresh.shift();
       }

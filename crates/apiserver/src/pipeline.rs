@@ -21,7 +21,9 @@ use davit_access::{MASTERS, RequestInfo, UserInfo, Warnings};
 use davit_api::status::Status;
 use davit_listen::{AnswerKind, Busy, Exchange};
 use futures::{FutureExt, StreamExt};
-use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, UPGRADE, WARNING};
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, UPGRADE, WARNING,
+};
 use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -77,6 +79,7 @@ pub(crate) async fn run(
     let verb = metric_verb(&info, request.method());
     let dry_run = query.text("dryRun").is_some();
     let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
+    let confined = must_confine(server, &request, &caller);
     // a stream's gauge is held by its body, see `respond::tracked`
     let (parts, body) = request.into_parts();
     let mut context = Context {
@@ -89,6 +92,11 @@ pub(crate) async fn run(
         warnings: Warnings::default(),
         deadline: None,
         answer_headers: Vec::new(),
+    };
+    let mut unanswered = Unanswered {
+        server,
+        slot: Arc::clone(&arrival.slot),
+        is_answered: false,
     };
     let staged = staged(server, &mut context, &arrival, parts, body, caller);
     let staged = audit::scope(Arc::clone(&arrival.slot), staged);
@@ -122,10 +130,18 @@ pub(crate) async fn run(
         failure.as_ref(),
         panicked,
     );
+    unanswered.is_answered = true;
     if context.method == http::Method::GET && !context.info.is_long_running() {
         respond::compress(&context.headers, &mut response);
     }
     finish_headers(&mut response, &context, audit_id);
+    if confined {
+        // beside what the page's own server demands
+        let policy = HeaderValue::from_static(cross_site::CONFINED);
+        response
+            .headers_mut()
+            .append(CONTENT_SECURITY_POLICY, policy);
+    }
     let known = server.is_known(&context.info);
     let counted = if known {
         context.info.clone()
@@ -149,6 +165,14 @@ pub(crate) async fn run(
         "request"
     );
     response
+}
+
+/// Whether the answer is shown in the browser of somebody with a certificate, and is not the console's.
+fn must_confine(server: &ApiServer, request: &Request<RequestBody>, caller: &Caller) -> bool {
+    let is_page = server.has_console() && davit_console::owns(request.uri().path());
+    matches!(caller, Caller::Connection(connection) if connection.shows_certificate())
+        && !is_page
+        && cross_site::must_confine(request.headers())
 }
 
 /// Whether what was read may be kept for its reader: who does not take the answers to other requests does not get more.
@@ -212,6 +236,31 @@ fn recorded(
         *response.body_mut() = ResponseBody::stream(body);
     } else {
         auditor.stage(record, Stage::ResponseComplete);
+    }
+}
+
+/// What servers call it that a client went away before it was answered.
+const CLIENT_GONE: u16 = 499;
+
+/// Makes the event of the end of a request whose client has gone away, and with it whoever handled it: a write may have been
+/// handed on to the store before.
+struct Unanswered<'a> {
+    server: &'a ApiServer,
+    slot: Arc<audit::Slot>,
+    is_answered: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.is_answered {
+            return;
+        }
+        if let (Some(auditor), Some(record)) = (self.server.auditor(), self.slot.record()) {
+            let why =
+                "the client went away before it was answered: what it asked for may have been done";
+            record.outcome(CLIENT_GONE, Some(&Status::unknown(why)));
+            auditor.stage(record, Stage::ResponseComplete);
+        }
     }
 }
 

@@ -71,11 +71,15 @@ impl KeyHash {
     pub fn of_certificates(pem: &[u8]) -> Option<Vec<Self>> {
         let mut hashes = Vec::new();
         for block in Pem::iter_from_buffer(pem) {
-            let block = block.ok()?;
-            let certificate = block.parse_x509().ok()?;
-            hashes.push(Self(Sha256::digest(certificate.public_key().raw).into()));
+            hashes.push(Self::of(&block.ok()?)?);
         }
         Some(hashes)
+    }
+
+    /// That of the key of a certificate.
+    fn of(block: &Pem) -> Option<Self> {
+        let certificate = block.parse_x509().ok()?;
+        Some(Self(Sha256::digest(certificate.public_key().raw).into()))
     }
 }
 
@@ -142,11 +146,11 @@ impl Discovery {
         let authority = authority.ok_or(DiscoveryError::Malformed("it names no authority"))?;
         let pem = STANDARD.decode(authority);
         let pem = pem.map_err(|_| DiscoveryError::Malformed("its authority is not base64"))?;
-        self.check_pins(&pem)?;
-        // Once more, from a server of that authority.
+        let pinned = self.pinned(&pem)?;
+        // Once more, from a server of the authority whose key was told: whoever knows the token can put one of its own beside it.
         let here = Cluster {
             server: Some(format!("https://{}", self.endpoint)),
-            certificate_authority_data: Some(authority.to_owned()),
+            certificate_authority_data: Some(STANDARD.encode(pinned)),
             ..Cluster::default()
         };
         let config = kubeconfig(&here, &json!({}))?;
@@ -218,14 +222,30 @@ impl Discovery {
         Ok(text.to_owned())
     }
 
-    fn check_pins(&self, authority: &[u8]) -> Result<(), DiscoveryError> {
-        let keys = KeyHash::of_certificates(authority).filter(|keys| !keys.is_empty());
-        let keys = keys.ok_or(DiscoveryError::Malformed("its authority cannot be read"))?;
-        if self.hashes.is_empty() || keys.iter().any(|key| self.hashes.contains(key)) {
-            return Ok(());
+    /// The certificates of an authority whose keys were told: all, where none was.
+    fn pinned(&self, authority: &[u8]) -> Result<String, DiscoveryError> {
+        let unreadable = DiscoveryError::Malformed("its authority cannot be read");
+        let (mut pinned, mut others) = (String::new(), Vec::new());
+        for block in Pem::iter_from_buffer(authority) {
+            let Ok(block) = block else {
+                return Err(unreadable);
+            };
+            let hash = KeyHash::of(&block)
+                .ok_or(DiscoveryError::Malformed("its authority cannot be read"))?;
+            if self.hashes.is_empty() || self.hashes.contains(&hash) {
+                let text = STANDARD.encode(&block.contents);
+                pinned.push_str(&format!(
+                    "-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n"
+                ));
+            } else {
+                others.push(hash.to_string());
+            }
         }
-        let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
-        Err(DiscoveryError::Unpinned(keys.join(":")))
+        match (pinned.is_empty(), others.is_empty()) {
+            (false, _) => Ok(pinned),
+            (true, true) => Err(unreadable),
+            (true, false) => Err(DiscoveryError::Unpinned(others.join(":"))),
+        }
     }
 }
 
@@ -321,21 +341,28 @@ mod tests {
         }
         assert!(
             discovery(Vec::new())
-                .check_pins(certificate.pem().as_bytes())
+                .pinned(certificate.pem().as_bytes())
                 .is_ok()
         );
         assert!(
             discovery(vec![hash])
-                .check_pins(certificate.pem().as_bytes())
+                .pinned(certificate.pem().as_bytes())
                 .is_ok()
         );
-        let error = discovery(vec![KeyHash([0; 32])]).check_pins(certificate.pem().as_bytes());
+        let error = discovery(vec![KeyHash([0; 32])]).pinned(certificate.pem().as_bytes());
         let said = error.unwrap_err().to_string();
         assert!(
             said.ends_with(&format!("none of the public keys \"{hash}\" are pinned")),
             "{said}"
         );
-        assert!(discovery(Vec::new()).check_pins(b"").is_err());
+        assert!(discovery(Vec::new()).pinned(b"").is_err());
+        // an authority of somebody's own beside the one that was told
+        let other = CertificateParams::default().self_signed(&KeyPair::generate().unwrap());
+        let both = [other.unwrap().pem(), certificate.pem()].concat();
+        let pinned = discovery(vec![hash]).pinned(both.as_bytes()).unwrap();
+        assert_eq!(KeyHash::of_certificates(pinned.as_bytes()).unwrap(), [hash]);
+        let all = discovery(Vec::new()).pinned(both.as_bytes()).unwrap();
+        assert_eq!(KeyHash::of_certificates(all.as_bytes()).unwrap().len(), 2);
     }
 
     #[test]

@@ -31,6 +31,14 @@ pub struct NodeRanges {
     pub services: Vec<Network>,
 }
 
+impl NodeRanges {
+    /// Those of pods, then those of Services.
+    pub fn all(&self) -> impl Iterator<Item = Network> {
+        let cluster = self.cluster.iter().map(|range| range.network);
+        cluster.chain(self.services.iter().copied())
+    }
+}
+
 /// Nodes with this label run nothing, and are many: their pods need no addresses.
 const SIMULATED: &str = "davit.dev/simulated";
 

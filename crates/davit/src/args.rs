@@ -8,11 +8,11 @@ use crate::output::Output;
 use crate::plugin;
 use crate::pod_ranges::{ClusterCidrs, NodeSizes};
 use crate::scheduler_flags::SchedulerFlags;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use davit_api::features::Features;
 use davit_controllers::LoadBalancing;
-use davit_netplan::BalancerPool;
+use davit_netplan::{BalancerPool, Network};
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -259,11 +259,27 @@ pub(crate) struct BalancerRange {
 
 impl LoadBalancer {
     /// Where addresses come from: a range that was given is it.
-    pub(crate) fn or_range(self, range: &BalancerRange) -> LoadBalancing {
+    ///
+    /// # Errors
+    /// It has addresses of `inside`, those of the cluster's Services and pods: nothing would be reached at them, or somebody else.
+    pub(crate) fn or_range(
+        self,
+        range: &BalancerRange,
+        inside: impl IntoIterator<Item = Network>,
+    ) -> Result<LoadBalancing> {
         match (&range.load_balancer_range, self) {
-            (Some(pool), _) => LoadBalancing::Range(pool.clone()),
-            (None, Self::Node) => LoadBalancing::Nodes,
-            (None, Self::None) => LoadBalancing::Others,
+            (Some(pool), _) => {
+                for network in inside {
+                    if let Some((first, last)) = pool.within(network) {
+                        bail!(
+                            "--load-balancer-range: {first}-{last} overlaps {network}, addresses of Services or pods"
+                        );
+                    }
+                }
+                Ok(LoadBalancing::Range(pool.clone()))
+            }
+            (None, Self::Node) => Ok(LoadBalancing::Nodes),
+            (None, Self::None) => Ok(LoadBalancing::Others),
         }
     }
 }
@@ -741,6 +757,26 @@ mod tests {
         assert_eq!(apart("davit image rm a/b"), "davit image rm a/b");
         let line = apart("davit explain claims/x");
         assert!(Args::try_parse_from(line.split(' ')).is_ok());
+    }
+
+    #[test]
+    fn load_balancers_have_no_addresses_of_the_cluster() {
+        let inside = ["10.96.0.0/16", "10.244.0.0/16"].map(|range| range.parse().unwrap());
+        let of = |text: &str| {
+            let range = BalancerRange {
+                load_balancer_range: Some(text.parse().unwrap()),
+            };
+            LoadBalancer::Node.or_range(&range, inside)
+        };
+        assert!(of("192.0.2.200-192.0.2.220,2001:db8::/120").is_ok());
+        for wrong in [
+            "192.0.2.1,10.96.255.0/24",
+            "10.0.0.1-10.255.0.1",
+            "10.244.3.7",
+        ] {
+            let error = of(wrong).unwrap_err().to_string();
+            assert!(error.contains("overlaps 10."), "{error}");
+        }
     }
 
     #[test]

@@ -8,7 +8,8 @@ use crate::{features, owner, paths, pod_ranges, service_manager};
 use anyhow::{Context, Result, bail};
 use davit_apiserver::{KubeletAuthority, ServiceRange, ServiceRanges};
 use davit_client::LeaderElector;
-use davit_controllers::{Authority, TokenSigner};
+use davit_controllers::{Authority, NodeRanges, TokenSigner};
+use davit_netplan::Network;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use std::net::{IpAddr, Ipv4Addr};
@@ -104,19 +105,20 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
             "the kubeconfig names no authority: pods get no kube-root-ca.crt; --root-ca-file FILE gives them one"
         );
     }
+    let services = args.service_cluster_ip_range;
+    let node_ranges = args
+        .allocate_node_cidrs
+        .then(|| args.node_sizes.ranges(&args.cluster_cidr.0, services))
+        .transpose()?;
+    let mut inside: Vec<Network> = services.all().map(ServiceRange::network).collect();
+    inside.extend(node_ranges.iter().flat_map(NodeRanges::all));
     let options = davit_controllers::Options {
         root_ca,
         authority,
         token_signer,
-        node_ranges: args
-            .allocate_node_cidrs
-            .then(|| {
-                args.node_sizes
-                    .ranges(&args.cluster_cidr.0, args.service_cluster_ip_range)
-            })
-            .transpose()?,
-        dns_addresses: dns_addresses(args.service_cluster_ip_range, args.dns),
-        load_balancing: args.load_balancer.or_range(&args.balancer_range),
+        node_ranges,
+        dns_addresses: dns_addresses(services, args.dns),
+        load_balancing: args.load_balancer.or_range(&args.balancer_range, inside)?,
         default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
         flex_volume_plugin_dir: args.flex_volume_plugin_dir.clone(),
         features: args.attached.gates.feature_gates.clone(),

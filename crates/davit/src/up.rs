@@ -12,6 +12,7 @@ use crate::single::Candidate;
 use crate::{demo, lab, owner, paths, pod_network, scheduler, service_manager, single};
 use anyhow::{Context, Result, bail};
 use davit_apiserver::KubeletAuthority;
+use davit_controllers::LoadBalancing;
 use davit_lab::devices::Inventory;
 use davit_lab::nodes;
 use k8s_openapi::api::core::v1::Node;
@@ -121,8 +122,12 @@ impl Cluster {
             let work = {
                 let (server, client, args) = (server.clone(), client.clone(), args.clone());
                 let ranges = pod_network::cluster_ranges(&args, data_dir)?;
+                let load_balancing = args
+                    .load_balancer
+                    .or_range(&args.balancer_range, ranges.all())?;
                 move |cancel| {
-                    let options = controllers(&server, &args, ranges.clone());
+                    let options =
+                        controllers(&server, &args, ranges.clone(), load_balancing.clone());
                     let client = client.clone();
                     async move {
                         let controllers = davit_controllers::Controllers::new(client, options?);
@@ -282,8 +287,10 @@ fn controllers(
     server: &RunningServer,
     args: &Up,
     ranges: davit_controllers::NodeRanges,
+    load_balancing: LoadBalancing,
 ) -> Result<davit_controllers::Options> {
     Ok(davit_controllers::Options {
+        load_balancing,
         root_ca: server.ca(),
         authority: server.authority()?,
         token_signer: Some(server.token_signer()?),
@@ -292,7 +299,6 @@ fn controllers(
             args.server.services.service_cluster_ip_range,
             args.node.dns,
         ),
-        load_balancing: args.load_balancer.or_range(&args.balancer_range),
         default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
         flex_volume_plugin_dir: flex_volume_plugin_dir(args),
         features: args.node.kubelet.features()?,

@@ -149,3 +149,22 @@ async fn every_device_is_shown_with_its_owner_or_the_reason_for_none() {
             .starts_with("HTTP/1.1 200")
     );
 }
+
+#[tokio::test]
+async fn silent_clients_keep_no_scraper_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = Arc::new(Exporter::new(dir.path().join("nobody.sock"), "n1"));
+    let cancel = CancellationToken::new();
+    let _stop = cancel.clone().drop_guard();
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let (stop, any) = (cancel.clone(), SocketAddr::from(([127, 0, 0, 1], 0)));
+    let bound = move |address| tell.send(address).unwrap();
+    tokio::spawn(async move { exporter::serve(exporter, any, bound, stop).await.unwrap() });
+    let address = told.await.unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(tokio::net::TcpStream::connect(address).await.unwrap());
+    }
+    let asked = tokio::time::timeout(Duration::from_secs(5), scrape(address, "/healthz")).await;
+    assert!(asked.unwrap().starts_with("HTTP/1.1 200"));
+}

@@ -536,6 +536,23 @@ impl Table {
     }
 }
 
+/// The marks of all tables of this network namespace that have one. Blocks.
+///
+/// # Errors
+/// What the kernel says.
+pub fn marks() -> io::Result<Vec<Vec<u8>>> {
+    let mut marks = Vec::new();
+    for version in [IpVersion::Four, IpVersion::Six] {
+        for body in Table::open()?.ask(&message(version, GETTABLE, DUMP))? {
+            let mark = body
+                .get(4..)
+                .and_then(|rest| attribute(rest, TABLE_USERDATA));
+            marks.extend(mark.map(<[u8]>::to_vec));
+        }
+    }
+    Ok(marks)
+}
+
 fn read_element(bytes: &[u8]) -> Option<Element> {
     let key = attribute(attribute(bytes, ELEMENT_KEY)?, DATA_VALUE)?;
     let flags = attribute(bytes, ELEMENT_FLAGS).and_then(|value| value.try_into().ok());

@@ -108,7 +108,7 @@ impl ProxyAlone {
     }
 
     async fn run_until(self, client: kube::Client, cancel: CancellationToken) -> Result<(), Error> {
-        let opening = tokio::task::spawn_blocking(|| Tables::open(TABLE, NO_LINKS));
+        let opening = tokio::task::spawn_blocking(|| Tables::open(TABLE, NO_LINKS, None));
         let opened = opening.await.map_err(std::io::Error::other);
         let tables = opened.and_then(|opened| opened);
         let tables = Arc::new(tables.map_err(failed("nf_tables"))?);

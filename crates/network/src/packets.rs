@@ -116,7 +116,7 @@ impl Machine {
     fn that_sees(seen: &Seen) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let prefix = links_of(dir.path());
-        let tables = Arc::new(Tables::open("davit-packets", &prefix).unwrap());
+        let tables = Arc::new(Tables::open("davit-packets", &prefix, None).unwrap());
         let links = PodLinks::open(dir.path().join("pods"), tables.clone()).unwrap();
         node::write_sets(&tables, seen).unwrap();
         node::become_gateway(&seen.own, &links).unwrap();
@@ -388,8 +388,13 @@ fn clients_keep_their_endpoints() {
             assert_eq!(from(&client, VIRTUAL, 80).unwrap().0, first);
         }
         // It survives that somebody else takes the table over.
-        let again =
-            Ruleset::open("davit-packets", Family::V4, &links_of(machine.dir.path())).unwrap();
+        let again = Ruleset::open(
+            "davit-packets",
+            Family::V4,
+            &links_of(machine.dir.path()),
+            None,
+        )
+        .unwrap();
         assert_eq!(again.clients().unwrap().len(), 1);
         assert_eq!(from(&client, VIRTUAL, 80).unwrap().0, first);
         again.forget_clients(&again.clients().unwrap());

@@ -10,10 +10,15 @@ use davit_net::nft::{Data, Element, IpVersion, Table, Transaction};
 use davit_netplan::{Chain, Family, Network};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// The rules of another layout are thrown away at start.
-const LAYOUT: &str = "davit 5 ";
+const LAYOUT: &str = "davit 6 ";
+/// Bytes that the kernel keeps with a table, at most.
+const MARK: usize = 256;
 /// Elements of one transaction, at most: the kernel works on nothing else meanwhile.
 const BATCH: usize = 4096;
 
@@ -70,7 +75,28 @@ pub(crate) struct Ruleset {
     table: Table,
     /// What the names of our links begin with.
     links: String,
+    /// What the table is made with.
+    mark: Vec<u8>,
     state: Mutex<State>,
+}
+
+/// What a table is made with: how it is laid out, whose links it is about, and whose it is where that has room.
+fn mark(links: &str, owner: Option<&Path>) -> Vec<u8> {
+    let mut mark = format!("{LAYOUT}{links}").into_bytes();
+    let owner = owner.map(|owner| owner.as_os_str().as_bytes());
+    if let Some(owner) = owner.filter(|owner| mark.len() + 1 + owner.len() <= MARK) {
+        mark.push(b' ');
+        mark.extend_from_slice(owner);
+    }
+    mark
+}
+
+/// The data directory of whoever has made a table with this mark, if that stands there.
+pub(crate) fn owner_of(mark: &[u8]) -> Option<PathBuf> {
+    let rest = mark.strip_prefix(LAYOUT.as_bytes())?;
+    let space = rest.iter().position(|byte| *byte == b' ')?;
+    let owner = Path::new(OsStr::from_bytes(rest.get(space + 1..)?));
+    owner.is_absolute().then(|| owner.to_owned())
 }
 
 impl Update {
@@ -81,8 +107,14 @@ impl Update {
 
 impl Ruleset {
     /// Takes over the table that an earlier run has left, or makes it.
-    pub(crate) fn open(name: &str, family: Family, links: &str) -> io::Result<Self> {
+    pub(crate) fn open(
+        name: &str,
+        family: Family,
+        links: &str,
+        owner: Option<&Path>,
+    ) -> io::Result<Self> {
         let ruleset = Self {
+            mark: mark(links, owner),
             family,
             table: table(name, family),
             links: links.to_owned(),
@@ -98,14 +130,10 @@ impl Ruleset {
         self.family
     }
 
-    fn mark(&self) -> Vec<u8> {
-        format!("{LAYOUT}{}", self.links).into_bytes()
-    }
-
     /// What stands in the table, which is made when it is not there. Numbers up to `numbered` are not given again.
     fn adopt(&self, numbered: u64) -> io::Result<State> {
         let mut state = State::default();
-        if self.table.mark()? == Some(self.mark()) {
+        if self.table.mark()?.as_ref() == Some(&self.mark) {
             for map in Map::ALL.into_iter().filter(|map| *map != Map::Affinity) {
                 let elements = self.table.elements(map.name())?;
                 let placed = elements.into_iter().map(|e| ((e.key, e.is_end), e.data));
@@ -118,9 +146,9 @@ impl Ruleset {
         }
         let mut change = self.table.transaction();
         // To be there is what it takes to be removed.
-        change.add_table(&self.mark());
+        change.add_table(&self.mark);
         change.delete_table();
-        change.add_table(&self.mark());
+        change.add_table(&self.mark);
         rules::lay_out(&mut change, self.family, &self.links);
         self.table.commit(change)?;
         Ok(state)
@@ -128,7 +156,7 @@ impl Ruleset {
 
     /// Whether the table is there as it was made; if not it is made anew, empty, and everything is to be told again.
     pub(crate) fn restore(&self) -> io::Result<bool> {
-        if self.table.mark()? == Some(self.mark()) {
+        if self.table.mark()?.as_ref() == Some(&self.mark) {
             return Ok(false);
         }
         let mut state = self.state.lock();
@@ -340,7 +368,7 @@ impl Ruleset {
     #[cfg(test)]
     pub(crate) fn remove(&self) -> io::Result<()> {
         let mut change = self.table.transaction();
-        change.add_table(&self.mark());
+        change.add_table(&self.mark);
         change.delete_table();
         self.table.commit(change)
     }

@@ -5,6 +5,7 @@ use davit_netplan::Family;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// That of IPv4 is there from the start; that of IPv6 is made when there is something for it. Calls block.
@@ -12,15 +13,18 @@ use std::sync::Arc;
 pub(crate) struct Tables {
     name: String,
     links: String,
+    /// The data directory of who has them.
+    owner: Option<PathBuf>,
     made: Mutex<BTreeMap<Family, Arc<Ruleset>>>,
 }
 
 impl Tables {
     /// Takes over what an earlier run has left, and makes the table of IPv4.
-    pub(crate) fn open(name: &str, links: &str) -> io::Result<Self> {
+    pub(crate) fn open(name: &str, links: &str, owner: Option<&Path>) -> io::Result<Self> {
         let tables = Self {
             name: name.to_owned(),
             links: links.to_owned(),
+            owner: owner.map(Path::to_owned),
             made: Mutex::default(),
         };
         tables.of(Family::V4)?;
@@ -37,7 +41,7 @@ impl Tables {
         if let Some(ruleset) = made.get(&family) {
             return Ok(ruleset.clone());
         }
-        let opened = Ruleset::open(&self.name, family, &self.links)?;
+        let opened = Ruleset::open(&self.name, family, &self.links, self.owner.as_deref())?;
         let ruleset = Arc::new(opened);
         made.insert(family, ruleset.clone());
         Ok(ruleset)

@@ -8,7 +8,9 @@ use crate::ranges::{self, Claims};
 use crate::tables::Tables;
 use crate::told::ProxyOptions;
 use crate::ways::{Lost, WayOptions, Ways};
-use crate::{DnsOptions, Error, dns, failed, links_of, metric_of, policy, sweep, table_of};
+use crate::{
+    DnsOptions, Error, dns, failed, links_of, metric_of, policy, present, sweep, table_of,
+};
 use davit_client::EventRecorder;
 use davit_netplan::{Network, RangesByNode};
 use futures::FutureExt;
@@ -16,6 +18,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -50,6 +53,8 @@ pub struct NodeNetwork {
     resolvers: watch::Sender<BTreeSet<IpAddr>>,
     /// The ranges of pods of all nodes, once they are known.
     ranges: watch::Sender<Option<RangesByNode>>,
+    /// Tells others that these tables are used.
+    _present: Option<UnixDatagram>,
 }
 
 impl NodeNetwork {
@@ -63,7 +68,7 @@ impl NodeNetwork {
         }
         sweep(&options.data_dir)?;
         let links = links_of(&options.data_dir);
-        let tables = Tables::open(&table_of(&links), &links);
+        let tables = Tables::open(&table_of(&links), &links, Some(&options.data_dir));
         let tables = Arc::new(tables.map_err(failed("nf_tables"))?);
         let dir = options.data_dir.join("network/pods");
         let metric = metric_of(&options.data_dir);
@@ -71,6 +76,7 @@ impl NodeNetwork {
         let announcer = Announcer::new(&options.data_dir, tables.clone());
         let links = PodLinks::open(dir, tables.clone());
         Ok(Self {
+            _present: present(&options.data_dir).ok(),
             options,
             tables,
             links: links.map_err(failed("records of pods' networks"))?,

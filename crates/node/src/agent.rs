@@ -42,7 +42,7 @@ use crate::status_manager::StatusManager;
 use crate::sysctls::Allowlist;
 use crate::users::UserRanges;
 use crate::volumes::Volumes;
-use crate::volumes::mounts::{Mounter, NoMounter, SystemMounter};
+use crate::volumes::mounts::{Mounter, NoMounter, SharedMount, SystemMounter};
 use davit_api::features::Features;
 use davit_client::{EventRecorder, Informer};
 use davit_containermanager::compute::{PinnedContainer, Settings};
@@ -363,10 +363,11 @@ impl NodeAgent {
         // Everything the agent starts ends with it, also when starting fails half-way.
         let cancel = cancel.child_token();
         let _guard = cancel.clone().drop_guard();
+        let mut shared = SharedMount::default();
         let mut tasks = Tasks::new("node", cancel.clone());
         let (ctx, listeners) = tokio::select! {
             () = cancel.cancelled() => return Ok(()),
-            prepared = self.prepare(tasks.set(), &cancel) => prepared?,
+            prepared = self.prepare(tasks.set(), &mut shared, &cancel) => prepared?,
         };
         let server = server::Server::new(ctx.clone(), listeners.node)?;
         let (inputs, dispatcher) = dispatch::Dispatcher::new(ctx.clone(), cancel.clone());
@@ -393,15 +394,14 @@ impl NodeAgent {
             dispatching.await;
         }
         tasks.end().await;
-        let ctx = works.ctx;
-        ctx.devices.shutdown().await;
-        ctx.volumes.mounter().release_shared(&ctx.paths.pods());
+        works.ctx.devices.shutdown().await;
         lost.map_or(Ok(()), |ended| Err(Error::Lost(ended)))
     }
 
     async fn prepare(
         &self,
         tasks: &mut JoinSet<()>,
+        shared: &mut SharedMount,
         cancel: &CancellationToken,
     ) -> Result<(Arc<Context>, Listeners), Error> {
         let mut options = self.options.clone();
@@ -421,11 +421,7 @@ impl NodeAgent {
         } else {
             Arc::new(NoMounter)
         };
-        if let Err(error) = paths
-            .pods()
-            .canonicalize()
-            .and_then(|p| mounter.make_shared(&p))
-        {
+        if let Err(error) = shared.make(&mounter, &paths.pods()) {
             tracing::warn!(%error, "cannot make the volume directory a shared mount; mount propagation will not work");
         }
         let mut machine = Machine::discover(paths.root());

@@ -241,12 +241,12 @@ async fn answer(
         exchange.identified(caller.name());
     }
     if !state.access.allows(&caller, request.method(), &path).await {
-        let (subresource, verb) = (
-            auth::subresource(&path),
+        let (subresources, verb) = (
+            auth::subresources(&path).join(" "),
             auth::verb(request.method(), &path),
         );
         let message = format!(
-            "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{subresource}])\n",
+            "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{subresources}])\n",
             caller.name()
         );
         return text(StatusCode::FORBIDDEN, message);

@@ -201,6 +201,12 @@ pub trait Reserve: Plugin {
 pub trait Permit: Plugin {
     /// Success, a refusal, or Wait for at most this long.
     fn permit(&self, state: &mut CycleState, pod: &PodInfo, node: &str) -> (Status, Duration);
+
+    /// Whether this pod may pass once so many more of its group have nodes than have one now. Where not, those that are left
+    /// are not tried.
+    fn may_pass_with(&self, _pod: &PodInfo, _more: usize) -> bool {
+        true
+    }
 }
 
 /// Does what must be done before the binding is written.

@@ -18,6 +18,7 @@ use crate::extender::{ExtenderAnswers, Extenders};
 use crate::framework::{CycleState, Profile, Status};
 use crate::nominator::Nominated;
 use crate::plugins::GroupAllocations;
+use crate::pod::PodInfo;
 use crate::pod_groups::PodGroups;
 use crate::queue::{Queue, Rules, Taken};
 pub use verdict::GroupVerdict;
@@ -105,6 +106,13 @@ struct Trial {
     refused: Vec<(Taken, Attempt)>,
 }
 
+impl Trial {
+    /// For how many there is a node, or would be.
+    fn found(&self) -> usize {
+        self.placed.len() + self.expecting.len()
+    }
+}
+
 impl GroupCycle<'_> {
     /// Decides about these pods of one group, in this order.
     pub fn decide(mut self, members: Vec<Taken>) -> GroupDecision {
@@ -112,9 +120,15 @@ impl GroupCycle<'_> {
         let shared = GroupAllocations::default();
         let mut failed = None;
         let mut members = members.into_iter();
-        for taken in members.by_ref() {
+        while let Some(taken) = members.next() {
+            let (pod, found) = (taken.pod.clone(), trial.found());
             if let Err(why) = self.one(taken, &shared, &mut trial) {
                 failed = Some(why);
+                break;
+            }
+            // Of thousands that cannot go together not all are tried, again and again.
+            let more = trial.expecting.len() + members.len();
+            if trial.found() == found && !self.may_pass_with(&pod, more) {
                 break;
             }
         }
@@ -123,12 +137,19 @@ impl GroupCycle<'_> {
             None => self.ask_permission(&mut trial),
         };
         let decision = match asked {
-            Ok(None) => GroupDecision {
+            Ok(None) if members.len() == 0 => GroupDecision {
                 verdict: GroupVerdict::Fits,
                 placed: trial.placed,
                 refused: with_expecting(trial.refused, trial.expecting),
             },
-            Ok(Some(why)) => self.stay(trial, &why),
+            Ok(why) => {
+                let why = why.unwrap_or_default();
+                let mut decision = self.stay(trial, &why);
+                let total = self.snapshot.nodes().len();
+                let untried = members.map(|taken| (taken, untried(total, &why)));
+                decision.refused.extend(untried);
+                decision
+            }
             Err(why) => {
                 let why = format!("failed to schedule other pod from a pod group: {why}");
                 trial.refused.extend(members.map(|taken| {
@@ -140,6 +161,12 @@ impl GroupCycle<'_> {
         };
         self.cache.update(self.snapshot);
         decision
+    }
+
+    /// Whether a pod may go once so many more of its group have nodes.
+    fn may_pass_with(&self, pod: &PodInfo, more: usize) -> bool {
+        let mut plugins = self.profile.points.permit.iter();
+        plugins.all(|plugin| plugin.may_pass_with(pod, more))
     }
 
     /// Tries one pod.
@@ -383,6 +410,15 @@ impl GroupCycle<'_> {
             attempt.outcome = Outcome::Error(status.message());
         }
         (place.taken, attempt)
+    }
+}
+
+/// What a pod is told that was not tried: it does not go without the others.
+fn untried(total_nodes: usize, why: &str) -> Attempt {
+    Attempt {
+        outcome: Outcome::Group(refusal(why)),
+        nominate: Some(String::new()),
+        ..Attempt::new(total_nodes)
     }
 }
 

@@ -71,13 +71,17 @@ pub enum PolicyError {
 }
 
 /// A `Policy` of `audit.k8s.io/v1`. The first rule that matches decides.
+///
+/// A field that is not known is refused: a rule that is to choose little would choose everything.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Policy {
     #[serde(default)]
     api_version: String,
     #[serde(default)]
     kind: String,
+    #[serde(default, rename = "metadata")]
+    _metadata: serde::de::IgnoredAny,
     #[serde(default)]
     rules: Vec<Rule>,
     #[serde(default)]
@@ -87,7 +91,7 @@ pub struct Policy {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Rule {
     level: Level,
     #[serde(default)]
@@ -108,7 +112,7 @@ struct Rule {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct GroupResources {
     #[serde(default)]
     group: String,

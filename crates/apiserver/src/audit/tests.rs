@@ -80,6 +80,15 @@ fn policies_with_faults_are_refused() {
             "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: None, nonResourceURLs: [x]}]",
             "must begin with",
         ),
+        // without the field the rule fits everything
+        (
+            "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: None, user: [probe]}, {level: Metadata}]",
+            "unknown field `user`",
+        ),
+        (
+            "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: None, resources: [{groups: [apps]}]}]",
+            "unknown field `groups`",
+        ),
     ] {
         let error = Policy::parse(text).unwrap_err().to_string();
         assert!(error.contains(wanted), "{error}");

@@ -3,6 +3,9 @@
 //! A browser shows its certificate to whoever asks, whichever page makes the request: any site that the user visits could
 //! write to the API, or open a terminal, in his name. Tokens are not shown by themselves, so requests without a certificate
 //! are nobody's matter here. Programs are no browsers, and send none of these headers.
+//!
+//! What pods and other servers answer comes through this server, and so from the origin of its API: a page among it would be no
+//! other site's. It has an origin of its own ([`CONFINED`]), as long as the browser is asked by nobody but its user.
 
 use davit_api::status::{Reason, Status};
 use http::header::{HOST, HeaderName, ORIGIN, UPGRADE, USER_AGENT};
@@ -11,6 +14,20 @@ use http::{HeaderMap, Method};
 
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The policy of a page that may run and look as it likes, and is another site to this one.
+pub(super) const CONFINED: &str =
+    "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts";
+
+/// Whether a page in the answer would act by the user's certificate: a browser shows it here itself. Between it and
+/// `kubectl proxy` the certificate is the latter's, which says for whom it asks.
+pub(super) fn must_confine(headers: &HeaderMap) -> bool {
+    let is_browser = headers.contains_key(SITE)
+        || headers.contains_key(MODE)
+        || text(headers, USER_AGENT).starts_with("Mozilla/");
+    is_browser && !headers.contains_key(FORWARDED_FOR)
+}
 
 /// Refuses what a page of another site asks for. To be called for connections that show a certificate.
 ///
@@ -82,6 +99,32 @@ mod tests {
             ("user-agent", "Mozilla/5.0"),
         ];
         assert!(!is_refused(Method::GET, &page));
+    }
+
+    #[test]
+    fn answers_to_browsers_are_confined_and_those_to_programs_are_not() {
+        let confines = |headers: &[(&'static str, &'static str)]| {
+            let pairs = headers.iter().map(|(name, value)| {
+                let value = http::HeaderValue::from_static(value);
+                (HeaderName::from_static(name), value)
+            });
+            must_confine(&pairs.collect())
+        };
+        assert!(confines(&[("sec-fetch-site", "none")]));
+        assert!(confines(&[("user-agent", "Mozilla/5.0")]));
+        assert!(!confines(&[("user-agent", "kubectl/v1.36")]));
+        let by_kubectl = [
+            ("sec-fetch-site", "same-origin"),
+            ("x-forwarded-for", "127.0.0.1"),
+        ];
+        assert!(!confines(&by_kubectl));
+        // what such a page asks for is what another site asks for
+        let socket = [
+            ("upgrade", "websocket"),
+            ("origin", "null"),
+            ("user-agent", "Mozilla/5.0"),
+        ];
+        assert!(is_refused(Method::GET, &socket));
     }
 
     #[test]

@@ -36,7 +36,7 @@ struct Pair {
 impl Pair {
     /// The pair after a further measurement; `round` is the time between two in nanoseconds.
     fn next(held: Option<&Self>, new: Measured, round: i64) -> Self {
-        let age = new.started.map(|started| new.at - started);
+        let age = new.started.map(|started| new.at.saturating_sub(started));
         let from_start = age.filter(|age| (YOUNG..round).contains(age));
         let before = match (from_start, held) {
             (Some(age), _) => Some(Measured {
@@ -56,7 +56,7 @@ impl Pair {
 
     fn used(&self) -> Option<Used> {
         let before = self.before?;
-        let window = self.last.at - before.at;
+        let window = self.last.at.saturating_sub(before.at);
         if window <= 0 {
             return None;
         }

@@ -337,7 +337,7 @@ fn show(report: &Report, output: Option<Output>) -> Result<()> {
     match output {
         Some(Output::Json) => println!("{}", serde_json::to_string_pretty(report)?),
         Some(Output::Yaml) => print!("{}", serde_saphyr::to_string(report)?),
-        None => print!("{}", report.table()),
+        None => print!("{}", crate::plain::printable_lines(&report.table())),
     }
     match report.summary.failed {
         0 => Ok(()),

@@ -127,20 +127,19 @@ impl Report {
         self.checks.iter().find(|c| c.id == id)
     }
 
-    /// The report for people.
+    /// The report for people: what was seen has one line, whatever the program under test says.
     pub fn table(&self) -> String {
         let width = self.checks.iter().map(|c| c.id.len()).max().unwrap_or(0);
         let mut out = String::new();
         for check in &self.checks {
-            let Check {
-                id, verdict, seen, ..
-            } = check;
+            let Check { id, verdict, .. } = check;
+            let seen = on_a_line(&check.seen);
             out += &format!("{verdict}   {id:width$}   {seen}\n");
             if matches!(verdict, Verdict::Fail | Verdict::Warn) {
                 out += &format!("       {:width$}   expected: {}\n", "", check.expected);
             }
             for object in check.objects.iter().take(SHOWN) {
-                out += &format!("       {:width$}   - {object}\n", "");
+                out += &format!("       {:width$}   - {}\n", "", on_a_line(object));
             }
             if let Some(more) = check.objects.len().checked_sub(SHOWN).filter(|n| *n > 0) {
                 out += &format!("       {:width$}   … and {more} more\n", "");
@@ -158,6 +157,11 @@ impl Report {
         };
         out + &format!("\n{passed} passed, {failed} failed, {warned}{skipped} skipped\n")
     }
+}
+
+/// The text without ends of lines, so that nothing in it looks like the verdict of another check.
+fn on_a_line(text: &str) -> String {
+    text.trim_end().replace(['\n', '\r'], " ")
 }
 
 /// Collects the checks of a table.
@@ -262,5 +266,15 @@ mod tests {
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["apiVersion"], "lab.davit.dev/v1");
         assert_eq!(json["checks"][0]["verdict"], "pass");
+    }
+
+    #[test]
+    fn what_a_program_says_is_no_verdict() {
+        let mut recorder = Recorder::new(TABLE);
+        recorder.fail("one", "it says: x\r\npass   second   it was\n");
+        let table = recorder
+            .report("device-plugin", "x".to_owned(), Vec::new())
+            .table();
+        assert!(table.starts_with("FAIL   one      it says: x  pass   second   it was\n"));
     }
 }

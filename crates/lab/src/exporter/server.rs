@@ -6,24 +6,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use davit_listen::{ConnectionLimits, Connections, HttpLimits, Lease, Socket, TrackedBody};
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Exporter;
 
-/// Connections at once; more wait to be accepted.
-const CONNECTIONS: usize = 64;
-/// How long a client may take for the head of a request.
-const HEAD: Duration = Duration::from_secs(10);
-/// How long a connection may last; scrapers open another one.
-const CONNECTION: Duration = Duration::from_secs(10 * 60);
+/// Whoever asks is a scraper; few of them at once. Who takes all he can get keeps nobody else out.
+const CONNECTIONS: ConnectionLimits = ConnectionLimits {
+    strangers: 64,
+    loopback: 64,
+    known: 1,
+    first_request: Duration::from_secs(10),
+    idle: davit_listen::IDLE,
+    long_running: 1,
+    sessions: 1,
+    session_idle: Duration::from_secs(90),
+    // the metrics of the devices of a large node, some times over
+    unsent: 64 << 20,
+};
 
 /// Why metrics are not served.
 #[derive(Debug, thiserror::Error)]
@@ -51,35 +58,25 @@ pub async fn serve(
     let listen = |source| Error::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(listen)?;
     bound(listener.local_addr().map_err(listen)?);
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            () = cancel.cancelled() => return Ok(()),
-            Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(connection(exporter.clone(), stream));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "accept failed");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-            },
-        }
-    }
+    let mut tasks = JoinSet::new();
+    let open = Connections::new(CONNECTIONS);
+    let serve = |socket, lease| connection(exporter.clone(), socket, lease);
+    davit_listen::accept(&listener, &open, &mut tasks, &cancel, serve).await;
+    tasks.shutdown().await;
+    Ok(())
 }
 
-async fn connection(exporter: Arc<Exporter>, stream: TcpStream) {
+async fn connection(exporter: Arc<Exporter>, socket: Socket, lease: Lease) {
     let service = service_fn(move |request| {
-        let exporter = exporter.clone();
-        async move { Ok::<_, Infallible>(answer(&exporter, &request).await) }
+        let (exporter, exchange) = (exporter.clone(), lease.begin());
+        async move {
+            let response = answer(&exporter, &request).await;
+            Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, exchange)))
+        }
     });
-    let mut server = http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(HEAD);
-    let serving = server.serve_connection(TokioIo::new(stream), service);
-    match tokio::time::timeout(CONNECTION, serving).await {
-        Ok(Ok(())) | Err(_) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "connection ended"),
+    let http = davit_listen::http(HttpLimits { streams: 1 }).http1_only();
+    if let Err(error) = http.serve_connection(TokioIo::new(socket), service).await {
+        tracing::debug!(%error, "connection ended");
     }
 }
 

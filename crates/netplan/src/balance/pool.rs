@@ -77,6 +77,18 @@ impl BalancerPool {
         })
     }
 
+    /// What of it is in a network, if anything.
+    #[must_use]
+    pub fn within(&self, network: Network) -> Option<(IpAddr, IpAddr)> {
+        let mut spans = self.spans.iter();
+        let overlaps = |(first, last): &&(IpAddr, IpAddr)| {
+            Family::of(*first) == network.family()
+                && *first <= network.last()
+                && network.first() <= *last
+        };
+        spans.find(overlaps).copied()
+    }
+
     /// All of a family, one after the other.
     fn of(&self, family: Family) -> impl Iterator<Item = IpAddr> {
         let spans = self.spans.iter();
@@ -354,6 +366,9 @@ mod tests {
             "the broadcast"
         );
         assert_eq!(pool(&one.to_string()), one);
+        let within = |network: &str| one.within(network.parse().unwrap()).is_some();
+        assert!(within("192.0.2.0/24") && within("192.0.2.202/32") && within("2001:db8::2/127"));
+        assert!(!within("192.0.2.203/32") && !within("10.96.0.0/16") && !within("::/32"));
         for wrong in [
             "",
             "a",

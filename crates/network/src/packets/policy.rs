@@ -215,7 +215,7 @@ fn a_restart_keeps_what_stands_and_leaves_nothing_behind() {
         let count = || (table.chains().unwrap().len(), table.sets().unwrap().len());
         let before = count();
         let prefix = links_of(machine.dir.path());
-        machine.tables = Arc::new(Tables::open("davit-packets", &prefix).unwrap());
+        machine.tables = Arc::new(Tables::open("davit-packets", &prefix, None).unwrap());
         machine.ruleset = machine.tables.of(Family::V4).unwrap();
         let pods = machine.dir.path().join("pods");
         machine.links = PodLinks::open(pods, machine.tables.clone()).unwrap();

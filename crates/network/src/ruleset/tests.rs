@@ -27,7 +27,7 @@ fn key(number: u32) -> Vec<u8> {
 #[test]
 fn what_stands_is_taken_over_and_changed() {
     alone(|| {
-        let ruleset = Ruleset::open("davit-t", Family::V4, "dvtffff").unwrap();
+        let ruleset = Ruleset::open("davit-t", Family::V4, "dvtffff", None).unwrap();
         let mut update = Update::default();
         update.set(Map::Endpoints, key(0), endpoint(2));
         update.set(Map::Endpoints, key(1), endpoint(3));
@@ -53,7 +53,7 @@ fn what_stands_is_taken_over_and_changed() {
         ruleset.set_pods("10.244.0.0/24".parse().ok()).unwrap();
 
         // Another run finds it, and changes what differs.
-        let again = Ruleset::open("davit-t", Family::V4, "dvtffff").unwrap();
+        let again = Ruleset::open("davit-t", Family::V4, "dvtffff", None).unwrap();
         assert_eq!(again.places(Map::Endpoints).len(), 2);
         assert_eq!(again.places(Map::Inside).len(), 2);
         let mut update = Update::default();
@@ -72,7 +72,7 @@ fn what_stands_is_taken_over_and_changed() {
         assert!(again.restore().unwrap());
         assert_eq!(again.places(Map::Endpoints), []);
         // Another layout does not stay.
-        let other = Ruleset::open("davit-t", Family::V4, "dvteeee").unwrap();
+        let other = Ruleset::open("davit-t", Family::V4, "dvteeee", None).unwrap();
         assert_eq!(other.places(Map::Endpoints), []);
     });
 }
@@ -80,7 +80,7 @@ fn what_stands_is_taken_over_and_changed() {
 #[test]
 fn a_refused_change_leaves_what_was_there() {
     alone(|| {
-        let ruleset = Ruleset::open("davit-t", Family::V4, "dvtffff").unwrap();
+        let ruleset = Ruleset::open("davit-t", Family::V4, "dvtffff", None).unwrap();
         let mut update = Update::default();
         update.set(Map::Endpoints, key(0), endpoint(2));
         ruleset.apply(&update).unwrap();
@@ -99,7 +99,7 @@ fn a_refused_change_leaves_what_was_there() {
 fn ranges_grow_and_shrink() {
     use crate::node::{Seen, write_sets};
     alone(|| {
-        let tables = crate::tables::Tables::open("davit-t", "dvtffff").unwrap();
+        let tables = crate::tables::Tables::open("davit-t", "dvtffff", None).unwrap();
         let ruleset = tables.of(Family::V4).unwrap();
         let at = "192.0.2.7".parse::<std::net::IpAddr>().unwrap();
         let mut edges = Vec::new();
@@ -130,7 +130,7 @@ fn ranges_grow_and_shrink() {
 #[test]
 fn pods_come_while_services_are_written() {
     alone(|| {
-        let ruleset = Ruleset::open("davit-t", Family::V4, "dvtffff").unwrap();
+        let ruleset = Ruleset::open("davit-t", Family::V4, "dvtffff", None).unwrap();
         let mut update = Update::default();
         for number in 0..30 * u32::try_from(BATCH).unwrap() {
             update.set(Map::Endpoints, key(number), endpoint(2));
@@ -159,5 +159,31 @@ fn pods_come_while_services_are_written() {
         });
         assert_eq!(ruleset.places(Map::Endpoints).len(), 30 * BATCH);
         assert_eq!(ruleset.places(Map::Pods).len(), 1);
+    });
+}
+
+#[test]
+fn tables_of_nobody_are_taken_away_by_their_marks() {
+    alone(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let made = |name: &str| {
+            let owner = dir.path().join(name);
+            let links = crate::links_of(&owner);
+            let table = crate::table_of(&links);
+            Ruleset::open(&table, Family::V4, &links, Some(&owner)).unwrap();
+            owner
+        };
+        let (gone, used, there) = (made("gone"), made("used"), made("there"));
+        std::fs::create_dir(&there).unwrap();
+        // in a container of its own, whose directories are not seen here
+        let _present = crate::present(&used).unwrap();
+        let own = made("own");
+        crate::sweep_marked(&own).unwrap();
+        let stands = |owner: &Path| crate::tables(owner)[0].mark().unwrap().is_some();
+        assert!(!stands(&gone));
+        assert!(stands(&used) && stands(&there) && stands(&own));
+        let long = dir.path().join("x".repeat(240));
+        assert_eq!(owner_of(&mark("dvt0000", Some(&long))), None);
+        assert_eq!(owner_of(&mark("dvt0000", Some(&gone))), Some(gone));
     });
 }

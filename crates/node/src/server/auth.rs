@@ -109,13 +109,17 @@ fn first_segment(path: &str) -> &str {
     path.split('/').next().unwrap_or_default()
 }
 
-/// The subresource of nodes that a path belongs to.
-pub(super) fn subresource(path: &str) -> &'static str {
+/// The subresources of nodes that a path belongs to: who may one of them is served. Who is to read what the node says of its
+/// pods needs no `proxy`, which lets run programs in all containers (KEP-2862).
+pub(super) fn subresources(path: &str) -> &'static [&'static str] {
     match first_segment(path) {
-        "stats" => "stats",
-        "metrics" => "metrics",
-        "logs" => "log",
-        _ => "proxy",
+        "stats" => &["stats"],
+        "metrics" => &["metrics"],
+        "logs" => &["log"],
+        "pods" | "runningpods" => &["pods", "proxy"],
+        "healthz" => &["healthz", "proxy"],
+        "configz" => &["configz", "proxy"],
+        _ => &["proxy"],
     }
 }
 
@@ -163,16 +167,21 @@ impl Access {
         if self.options.authorize == Authorize::AlwaysAllow {
             return true;
         }
-        let wanted = ResourceAttributes {
-            verb: Some(verb(method, path).to_owned()),
-            resource: Some("nodes".to_owned()),
-            subresource: Some(subresource(path).to_owned()),
-            name: Some(self.node.clone()),
-            version: Some("v1".to_owned()),
-            ..ResourceAttributes::default()
-        };
-        let wanted = AccessAttributes::Resource(Box::new(wanted));
-        self.reviews.allows(&caller.0, wanted).await
+        for subresource in subresources(path) {
+            let wanted = ResourceAttributes {
+                verb: Some(verb(method, path).to_owned()),
+                resource: Some("nodes".to_owned()),
+                subresource: Some((*subresource).to_owned()),
+                name: Some(self.node.clone()),
+                version: Some("v1".to_owned()),
+                ..ResourceAttributes::default()
+            };
+            let wanted = AccessAttributes::Resource(Box::new(wanted));
+            if self.reviews.allows(&caller.0, wanted).await {
+                return true;
+            }
+        }
+        false
     }
 }
 
@@ -190,10 +199,12 @@ mod tests {
             "/portForward/a/b",
         ] {
             assert_eq!(verb(&Method::GET, path), "create", "{path}");
-            assert_eq!(subresource(path), "proxy", "{path}");
+            assert_eq!(subresources(path), ["proxy"], "{path}");
         }
+        assert_eq!(subresources("/pods"), ["pods", "proxy"]);
+        assert_eq!(subresources("/podsx"), ["proxy"]);
         assert_eq!(verb(&Method::GET, "/pods"), "get");
         assert_eq!(verb(&Method::GET, "/containerLogs/ns/exec/c"), "get");
-        assert_eq!(subresource("/metrics/resource"), "metrics");
+        assert_eq!(subresources("/metrics/resource"), ["metrics"]);
     }
 }

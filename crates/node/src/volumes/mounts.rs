@@ -8,7 +8,8 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Mounts of volumes.
 pub trait Mounter: Send + Sync {
@@ -39,6 +40,30 @@ pub trait Mounter: Send + Sync {
     fn make_shared(&self, path: &Path) -> io::Result<()>;
     /// Undoes [`make_shared`](Self::make_shared) where nothing is mounted inside any more.
     fn release_shared(&self, path: &Path);
+}
+
+/// A directory that is a shared mount until this is dropped, however the agent ends.
+#[derive(Default)]
+pub(crate) struct SharedMount(Option<(Arc<dyn Mounter>, PathBuf)>);
+
+impl SharedMount {
+    /// Makes it one.
+    ///
+    /// # Errors
+    /// As [`Mounter::make_shared`].
+    pub(crate) fn make(&mut self, mounter: &Arc<dyn Mounter>, path: &Path) -> io::Result<()> {
+        let path = path.canonicalize()?;
+        let (_, path) = self.0.insert((mounter.clone(), path));
+        mounter.make_shared(path)
+    }
+}
+
+impl Drop for SharedMount {
+    fn drop(&mut self) {
+        if let Some((mounter, path)) = &self.0 {
+            mounter.release_shared(path);
+        }
+    }
 }
 
 /// Real mounts; needs root.
@@ -167,4 +192,27 @@ impl Mounter for NoMounter {
         Ok(())
     }
     fn release_shared(&self, _: &Path) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_stays_mounted_however_the_agent_ends() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: mounts need root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mounter: Arc<dyn Mounter> = Arc::new(SystemMounter);
+        let mut shared = SharedMount::default();
+        if shared.make(&mounter, dir.path()).is_err() {
+            println!("skipped: this machine does not let mount");
+            return;
+        }
+        assert!(mounter.is_mount_point(dir.path()).unwrap());
+        drop(shared);
+        assert!(!mounter.is_mount_point(dir.path()).unwrap());
+    }
 }

@@ -182,8 +182,15 @@ impl Process {
         self.uid
     }
 
-    /// Takes on the identity and runs the program. Returns only on failure.
-    fn run(mut self, socket: &UnixStream, seccomp: &[Vec<u64>], last: &Last) -> Result<Infallible> {
+    /// Takes on the identity, runs the hooks whose programs are the image's, with no more than the container has, and then the
+    /// program. Returns only on failure.
+    fn run(
+        mut self,
+        socket: &UnixStream,
+        seccomp: &[Vec<u64>],
+        last: &Last,
+        hooks: impl FnOnce() -> Result<()>,
+    ) -> Result<Infallible> {
         self.add_home();
         for (kind, soft, hard) in &self.rlimits {
             // A hard limit above ours cannot be had without CAP_SYS_RESOURCE; the container runs with what there is.
@@ -206,6 +213,7 @@ impl Process {
         if self.no_new_privileges {
             install(seccomp)?;
         }
+        hooks()?;
         sys::reset_signals();
         Err(self.exec())
     }
@@ -509,13 +517,6 @@ fn container_steps(socket: &UnixStream, container: Container<'_>) -> Result<Infa
     // A working directory that the image lacks is made, before the root may become read-only.
     let _ = directory::make(&process.cwd);
     mounts::protect(spec)?;
-    hooks::run(
-        hooks.and_then(|h| h.start_container().as_ref()),
-        &bundle.id,
-        "created",
-        pid,
-        dir,
-    )?;
     let last = match pids {
         Pids::Host | Pids::New => {
             process.lead_session()?;
@@ -527,7 +528,16 @@ fn container_steps(socket: &UnixStream, container: Container<'_>) -> Result<Infa
             Last::Join
         }
     };
-    process.run(socket, &bundle.seccomp, &last)
+    let in_container = || {
+        hooks::run(
+            hooks.and_then(|h| h.start_container().as_ref()),
+            &bundle.id,
+            "created",
+            pid,
+            dir,
+        )
+    };
+    process.run(socket, &bundle.seccomp, &last, in_container)
 }
 
 fn enter(namespaces: Namespaces, socket: &UnixStream) -> Result<Pids> {
@@ -581,5 +591,5 @@ fn exec_steps(
         Some(stdio) => use_stdio_inside(stdio)?,
         None => terminal::make(socket, &process, false)?,
     }
-    process.run(socket, &bundle.seccomp, &Last::Join)
+    process.run(socket, &bundle.seccomp, &Last::Join, || Ok(()))
 }

@@ -389,6 +389,31 @@ async fn net_devices(setup: Setup) {
     assert!(ip(&format!("link del {host}b")));
 }
 
+/// A hook that is run in the container is one of its programs: the image says what is at its path.
+async fn hooks(setup: Setup) {
+    let script = "grep -E '^(Uid|Groups|Cap|NoNewPrivs|Seccomp:)' /proc/self/status > /hook";
+    let hook = serde_json::json!({"hooks": [{"hookName": "startContainer", "path": "/bin/sh",
+        "args": ["sh", "-c", script], "env": ["PATH=/bin"]}]});
+    let device = cdi(&setup, "hook", &hook);
+    let alone = Pod::run(&setup).await;
+    let shared = Pod::run_with(&setup, |config| {
+        let linux = config.linux.get_or_insert_default();
+        let context = linux.security_context.get_or_insert_default();
+        context.namespace_options.get_or_insert_default().pid = cri::NamespaceMode::Pod as i32;
+    })
+    .await;
+    for pod in [alone, shared] {
+        // Where the hook finds itself below /proc it is in the container's namespace of processes.
+        let same =
+            "grep -E '^(Uid|Groups|Cap|NoNewPrivs|Seccomp:)' /proc/self/status | diff - /hook";
+        let mut container = pod.container(shell(same));
+        container.cdi_devices = vec![device.clone()];
+        let (code, shown) = pod.output(container).await;
+        assert_eq!(code, 0, "the hook is more than the container: {shown}");
+        pod.remove().await;
+    }
+}
+
 /// A class of service needs a machine that has them.
 async fn cache_classes(setup: Setup) {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
@@ -410,6 +435,7 @@ async fn cache_classes(setup: Setup) {
 const OWN: &[Test] = &[
     ("net_devices", |setup| Box::pin(net_devices(setup))),
     ("cache_classes", |setup| Box::pin(cache_classes(setup))),
+    ("hooks", |setup| Box::pin(hooks(setup))),
     ("adoption", |setup| Box::pin(adoption(setup))),
     ("lost_monitor", |setup| Box::pin(lost_monitor(setup))),
     ("host_image", |setup| Box::pin(host_image(setup))),

@@ -206,6 +206,29 @@ fn items_59_and_60_so_many_together_or_none() {
 }
 
 #[test]
+fn the_rest_of_a_gang_is_not_tried_once_too_few_can_go() {
+    let mut world = World::new();
+    world.node("n", 3);
+    world.group("g", gang(90));
+    for i in 0..100 {
+        world.pod(&format!("g{i:02}"), "g");
+    }
+    assert!(world.step());
+    assert_eq!(world.verdict, Some(GroupVerdict::Unschedulable));
+    let told = |text: &str| world.told.values().filter(|t| *t == text).count();
+    // Three have nodes, of the other 97 eleven are too many.
+    let short = "0/1 nodes are available: 1 Insufficient example.com/foo.";
+    let waits = "pod group is unschedulable, waiting for minCount pods from a gang to be scheduled";
+    assert_eq!((told(short), told(waits)), (11, 89));
+    assert_eq!(world.cache.pod_count(), 0);
+
+    // Those that were not tried are, once there is room.
+    world.node("n", 95);
+    world.settle();
+    assert_eq!(world.bound_of("g"), 95);
+}
+
+#[test]
 fn gangs_wait_for_their_group_and_for_enough_pods() {
     let mut world = World::new();
     world.node("n", 9);

@@ -109,4 +109,12 @@ impl Permit for GangScheduling {
         }
         go
     }
+
+    fn may_pass_with(&self, pod: &PodInfo, more: usize) -> bool {
+        let group = self.groups.of(pod);
+        let gang = group
+            .as_ref()
+            .and_then(|group| group.spec.scheduling_policy.gang.as_ref());
+        gang.is_none_or(|gang| self.groups.size(pod).scheduled + more >= wanted(gang.min_count))
+    }
 }

@@ -7,6 +7,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use davit_api::names::check_dns1123_label;
 use serde_json::{Value, json};
 
 use super::cdi::{self, Edits};
@@ -138,8 +139,11 @@ impl MetadataFiles {
     }
 }
 
+/// As pods call the claim: who makes a claim writes its annotations, and what is no name would be another path in the container.
 fn pod_claim(claim: &AllocatedClaim) -> Option<&String> {
-    claim.object().metadata.annotations.as_ref()?.get(POD_CLAIM)
+    let annotations = claim.object().metadata.annotations.as_ref()?;
+    let is_name = |entry: &&String| check_dns1123_label(entry).is_empty();
+    annotations.get(POD_CLAIM).filter(is_name)
 }
 
 fn metadata(claim: &AllocatedClaim, request: &str, devices: &[Value]) -> Value {
@@ -168,12 +172,16 @@ mod tests {
     const DRIVER: &str = "gpu.example.com";
 
     fn claim(annotation: bool) -> AllocatedClaim {
+        called(annotation.then_some("gpus"))
+    }
+
+    fn called(name: Option<&str>) -> AllocatedClaim {
         let result = |request: &str, device: &str| json!({"request": request, "driver": DRIVER, "pool": "n", "device": device});
         let mut object = json!({
             "metadata": {"namespace": "ns", "name": "c", "uid": "u"}, "spec": {},
             "status": {"allocation": {"devices": {"results": [result("a/big", "0"), result("b", "1"), result("b", "2")]}}}});
-        if annotation {
-            object["metadata"]["annotations"] = json!({POD_CLAIM: "gpus"});
+        if let Some(name) = name {
+            object["metadata"]["annotations"] = json!({POD_CLAIM: name});
         }
         let object: ResourceClaim = serde_json::from_value(object).unwrap();
         let id = ClaimId {
@@ -182,6 +190,14 @@ mod tests {
             uid: "u".into(),
         };
         AllocatedClaim::new(object, &id, DRIVER).unwrap()
+    }
+
+    #[test]
+    fn a_claim_is_mounted_by_a_name_and_no_path() {
+        for hostile in ["../../../../../etc", "a/b", "", ".."] {
+            assert_eq!(pod_claim(&called(Some(hostile))), None, "{hostile}");
+        }
+        assert!(pod_claim(&called(Some("gpus"))).is_some());
     }
 
     #[test]

@@ -117,7 +117,7 @@ async fn only_those_who_may_are_answered() {
     let text = String::from_utf8(jane.body.to_vec()).unwrap();
     assert_eq!(
         text,
-        "Forbidden (user=jane, verb=get, resource=nodes, subresource(s)=[proxy])\n"
+        "Forbidden (user=jane, verb=get, resource=nodes, subresource(s)=[pods proxy])\n"
     );
     let admin = node
         .ask(
