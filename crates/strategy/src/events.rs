@@ -14,6 +14,51 @@ impl Event {
     fn is_strict(&self) -> bool {
         self.0.group == "events.k8s.io"
     }
+
+    /// Events without a time of their own are those of before events.k8s.io.
+    fn content(&self, event: &Value, errors: &mut ErrorList) {
+        let is_new = has(event, &["eventTime"]);
+        let namespace = str_at(event, &["metadata", "namespace"]);
+        let involved = str_at(event, &["involvedObject", "namespace"]);
+        let fits = match (involved.is_empty(), is_new) {
+            // events about cluster-scoped objects live in one of the standing namespaces
+            (true, _) => namespace == "default" || (is_new && namespace == "kube-system"),
+            (false, false) => namespace == involved,
+            (false, true) => true,
+        };
+        if !fits {
+            let path = Path::new("involvedObject").child("namespace");
+            let fault = "does not match event.namespace";
+            errors.push(FieldError::invalid(&path, involved, fault));
+        }
+        if !is_new {
+            return;
+        }
+        let controller = str_at(event, &["reportingComponent"]);
+        let path = Path::new(match self.is_strict() {
+            true => "reportingController",
+            false => "reportingComponent",
+        });
+        if controller.is_empty() {
+            errors.push(FieldError::required(&path, ""));
+        }
+        let faults = names::check_qualified_name(controller);
+        errors.extend(invalid_each(&path, controller, faults));
+        for (key, most) in [
+            ("reportingInstance", REASON_MAX),
+            ("action", REASON_MAX),
+            ("reason", REASON_MAX),
+            ("message", NOTE_MAX),
+        ] {
+            let text = str_at(event, &[key]);
+            if text.is_empty() && key != "message" {
+                errors.push(FieldError::required(&Path::new(key), ""));
+            } else if text.len() > most {
+                let fault = format!("can have at most {most} characters");
+                errors.push(FieldError::invalid(&Path::new(key), "", fault));
+            }
+        }
+    }
 }
 
 const FIELDS: &[&str] = &[
@@ -37,7 +82,7 @@ impl Strategy for Event {
 
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
-        content(obj, &mut errors);
+        self.content(obj, &mut errors);
         if self.is_strict() {
             strict(obj, &mut errors);
         }
@@ -46,7 +91,7 @@ impl Strategy for Event {
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
-        content(new, &mut errors);
+        self.content(new, &mut errors);
         if self.is_strict() {
             if !same(at(new, &["series"]), at(old, &["series"])) {
                 series(new, &mut errors);
@@ -105,49 +150,7 @@ impl Strategy for Event {
 const REASON_MAX: usize = 128;
 const NOTE_MAX: usize = 1024;
 
-/// Events without a time of their own are those of before events.k8s.io.
-fn content(event: &Value, errors: &mut ErrorList) {
-    let is_new = has(event, &["eventTime"]);
-    let namespace = str_at(event, &["metadata", "namespace"]);
-    let involved = str_at(event, &["involvedObject", "namespace"]);
-    let fits = match (involved.is_empty(), is_new) {
-        // events about cluster-scoped objects live in one of the standing namespaces
-        (true, _) => namespace == "default" || (is_new && namespace == "kube-system"),
-        (false, false) => namespace == involved,
-        (false, true) => true,
-    };
-    if !fits {
-        let path = Path::new("involvedObject").child("namespace");
-        let fault = "does not match event.namespace";
-        errors.push(FieldError::invalid(&path, involved, fault));
-    }
-    if !is_new {
-        return;
-    }
-    let controller = str_at(event, &["reportingComponent"]);
-    let path = Path::new("reportingController");
-    if controller.is_empty() {
-        errors.push(FieldError::required(&path, ""));
-    }
-    let faults = names::check_qualified_name(controller);
-    errors.extend(invalid_each(&path, controller, faults));
-    for (key, most) in [
-        ("reportingInstance", REASON_MAX),
-        ("action", REASON_MAX),
-        ("reason", REASON_MAX),
-        ("message", NOTE_MAX),
-    ] {
-        let text = str_at(event, &[key]);
-        if text.is_empty() && key != "message" {
-            errors.push(FieldError::required(&Path::new(key), ""));
-        } else if text.len() > most {
-            let fault = format!("can have at most {most} characters");
-            errors.push(FieldError::invalid(&Path::new(key), "", fault));
-        }
-    }
-}
-
-/// What the newer form asks for beside [`content`].
+/// What the newer form asks for beside `content`.
 fn strict(event: &Value, errors: &mut ErrorList) {
     if !has(event, &["eventTime"]) {
         errors.push(FieldError::required(&Path::new("eventTime"), ""));

@@ -168,7 +168,12 @@ impl SigningRequest {
         let path = Path::new("spec");
         let spec = at(obj, &["spec"]);
         if let Err(fault) = request(str_at(spec, &["request"])) {
-            let value = at(spec, &["request"]).clone();
+            // none is shown as none
+            let given = str_at(spec, &["request"]);
+            let value = match given.is_empty() {
+                true => Value::Null,
+                false => json!(given),
+            };
             errors.push(FieldError::invalid(&path.child("request"), value, fault));
         }
         usages(spec, old, &path.child("usages"), errors);
