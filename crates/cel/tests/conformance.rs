@@ -242,6 +242,10 @@ fn faults_found_by_the_checker() {
             "ERROR: <input>:1:3: Syntax error: extraneous input '2' expecting <EOF>\n | 1 2\n | ..^",
         ),
         (
+            "..",
+            "ERROR: <input>:1:2: Syntax error: no viable alternative at input '..'\n | ..\n | .^",
+        ),
+        (
             "has(x)",
             "ERROR: <input>:1:5: invalid argument to has() macro\n | has(x)\n | ....^",
         ),

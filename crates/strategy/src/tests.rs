@@ -503,6 +503,49 @@ fn a_selector_that_is_no_selector_stops_at_it() {
 }
 
 #[test]
+fn images_of_no_form_are_not_the_latest() {
+    let policy = |image: &str| {
+        let mut pod = pod(|pod| pod["spec"]["containers"][0]["image"] = json!(image));
+        pod["spec"]["containers"][0]["imagePullPolicy"].take()
+    };
+    for image in ["i", "a/b", "h:1/a/b:latest", "a.io/b_c/d-e", "localhost/x"] {
+        assert_eq!(policy(image), "Always", "{image}");
+    }
+    for image in ["..", "Upper", "a//b", "a:1", "a_", "a.io/b:tag"] {
+        assert_eq!(policy(image), "IfNotPresent", "{image}");
+    }
+}
+
+#[test]
+fn what_is_of_no_use_to_a_kind_goes() {
+    let mut service = json!({"metadata": {"name": "s", "namespace": "d"}, "spec": {"type": "ExternalName", "externalName": "a.b", "internalTrafficPolicy": "Local"}});
+    strategy("", "v1", "Service").default(&mut service);
+    assert!(service["spec"]["internalTrafficPolicy"].is_null());
+    let mut node = json!({"metadata": {"name": "n"}, "spec": {"configSource": {}}, "status": {"config": {}, "phase": "x"}});
+    strategy("", "v1", "Node").prepare_for_create(&mut node);
+    assert_eq!(node["spec"], json!({}));
+    assert_eq!(node["status"], json!({"phase": "x"}));
+}
+
+#[test]
+fn only_the_exempt_level_is_exempt() {
+    use crate::testing::faults;
+    let level = |name: &str| json!({"metadata": {"name": name}, "spec": {"type": "Exempt"}});
+    let of = |name: &str| {
+        faults(
+            "flowcontrol.apiserver.k8s.io",
+            "v1",
+            "PriorityLevelConfiguration",
+            &level(name),
+        )
+    };
+    let fault =
+        "spec.type: Invalid value: \"Exempt\": must be 'Exempt' if and only if `name` is 'exempt'";
+    assert!(of("other").contains(fault), "{}", of("other"));
+    assert!(!of("exempt").contains(fault), "{}", of("exempt"));
+}
+
+#[test]
 fn only_names_of_secrets_are_kept_by_service_accounts() {
     let mut account = json!({"metadata": {"name": "s", "namespace": "d"}, "secrets": [{"name": "a", "namespace": "x", "uid": "u"}]});
     strategy("", "v1", "ServiceAccount").prepare_for_create(&mut account);
