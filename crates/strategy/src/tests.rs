@@ -403,7 +403,7 @@ fn a_pod_says_by_keys_what_stands_in_its_selectors() {
         at("/spec/topologySpreadConstraints/0/labelSelector/matchExpressions"),
         json!([said("c", "In", "2")])
     );
-    let found = crate::testing::lines(&strategy.validate(&pod));
+    let found = testing::lines(&strategy.validate(&pod));
     assert_eq!(
         found,
         "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0][0]: Invalid value: \"a\": exists in both matchLabelKeys and labelSelector"
@@ -418,7 +418,7 @@ fn what_is_rarely_given_in_a_pod_is_looked_at_too() {
             spec.extend(part);
         }
         let pod = json!({"metadata": {"name": "p", "namespace": "d"}, "spec": spec});
-        crate::testing::faults("", "v1", "Pod", &pod)
+        testing::faults("", "v1", "Pod", &pod)
     };
     let cases = [
         (
