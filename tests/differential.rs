@@ -1,7 +1,8 @@
 //! davit's API server and the real kube-apiserver answer the same (docs/testing.md).
 //!
 //! `DAVIT_DIFFERENTIAL_CASES` says how many cases are tried, `DAVIT_DIFFERENTIAL_SEED` with which they begin: case N of a
-//! run is case 0 of one that begins with its seed. `DAVIT_DIFFERENTIAL_REPORT` names a file for all differences.
+//! run is case 0 of one that begins with its seed. `DAVIT_DIFFERENTIAL_REPORT` names a file for all differences,
+//! `DAVIT_DIFFERENTIAL_KINDS` the kinds that are asked about (`pods,deployments`).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -85,6 +86,17 @@ fn number(name: &str, otherwise: u64) -> u64 {
     })
 }
 
+/// The kinds that are asked for, by the beginning of their labels; all where none is.
+fn chosen(targets: Vec<Target>) -> Vec<Target> {
+    let Ok(kinds) = std::env::var("DAVIT_DIFFERENTIAL_KINDS") else {
+        return targets;
+    };
+    let is_chosen = |target: &Target| kinds.split(',').any(|kind| target.label.starts_with(kind));
+    let chosen: Vec<Target> = targets.into_iter().filter(is_chosen).collect();
+    assert!(!chosen.is_empty(), "no kind of {kinds}");
+    chosen
+}
+
 /// What all cases find there.
 async fn prepare(run: &mut Run) {
     let service_account = |namespace: &str| {
@@ -160,7 +172,7 @@ async fn davit_answers_as_kube_apiserver_does() {
         number("DAVIT_DIFFERENTIAL_SEED", 1),
     );
     println!("{cases} cases from seed {first}");
-    let targets = targets();
+    let targets = chosen(targets());
     let mut run = Run::new(pair);
     prepare(&mut run).await;
     for seed in first..first + cases {

@@ -185,7 +185,7 @@ impl Mask<'_> {
                 "managedFields" => {
                     self.value(value);
                     if let Value::Array(list) = value {
-                        list.sort_by_cached_key(Value::to_string);
+                        list.sort_by_cached_key(writer);
                     }
                     continue;
                 }
@@ -201,6 +201,13 @@ impl Mask<'_> {
             }
         }
     }
+}
+
+/// Whose entry it is among the owners of fields.
+fn writer(entry: &Value) -> String {
+    ["manager", "operation", "subresource", "apiVersion"]
+        .map(|key| entry[key].to_string())
+        .join(" ")
 }
 
 /// Ages and the node ports that are given.

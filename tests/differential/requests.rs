@@ -40,7 +40,17 @@ impl Case<'_> {
     }
 
     pub(crate) fn place(&self) -> String {
-        format!("{}/{}", self.target.collection, self.name)
+        format!("{}/{}", self.target.collection, self.name_in_path())
+    }
+
+    /// Names of roles are nearly free.
+    fn name_in_path(&self) -> String {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+        let encode = |byte: u8| match plain(byte) {
+            true => char::from(byte).to_string(),
+            false => format!("%{byte:02X}"),
+        };
+        self.name.bytes().map(encode).collect()
     }
 
     pub(crate) fn read(&mut self) -> Request {
@@ -50,7 +60,7 @@ impl Case<'_> {
             ("get table of", TABLE),
             ("get metadata of", PARTIAL),
         ]);
-        let mut request = self.request(form, "GET", format!("{version}/{}", self.name));
+        let mut request = self.request(form, "GET", format!("{version}/{}", self.name_in_path()));
         request.accept = accept;
         request
     }
@@ -79,7 +89,8 @@ impl Case<'_> {
         ]);
         let path = format!(
             "{}?fieldSelector=metadata.name%3D{}{more}",
-            self.target.collection, self.name
+            self.target.collection,
+            self.name_in_path()
         );
         let mut request = self.request(form, "GET", path);
         request.accept = accept;
@@ -289,7 +300,8 @@ impl Case<'_> {
     pub(crate) fn delete_collection(&mut self) -> Request {
         let path = format!(
             "{}?fieldSelector=metadata.name%3D{}",
-            self.target.collection, self.name
+            self.target.collection,
+            self.name_in_path()
         );
         self.request("deletecollection", "DELETE", path)
     }

@@ -414,6 +414,8 @@ pub enum NameRule {
     Label1035,
     /// [`check_path_segment`].
     PathSegment,
+    /// The kind has a rule of its own.
+    Own,
 }
 
 impl NameRule {
@@ -428,6 +430,7 @@ impl NameRule {
             NameRule::Subdomain => check_dns1123_subdomain(&masked),
             NameRule::Label => check_dns1123_label(&masked),
             NameRule::Label1035 => check_dns1035_label(&masked),
+            NameRule::Own => Vec::new(),
             NameRule::PathSegment if prefix => check_path_segment_prefix(name),
             NameRule::PathSegment => check_path_segment(name),
         }

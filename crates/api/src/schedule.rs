@@ -203,7 +203,8 @@ fn field(text: &str, least: u32, most: u32, names: &[&str], first: u32) -> Resul
             Some((range, step)) => (range, Some(number(step)?)),
             None => (item, None),
         };
-        let (from, to) = match range {
+        // what follows a star and a hyphen is not looked at
+        let (from, to) = match range.split('-').next().unwrap_or_default() {
             "*" | "?" => (least, most.min(if names.len() == 7 { 6 } else { most })),
             _ => match range.split_once('-') {
                 Some((from, to)) => (number(from)?, number(to)?),
@@ -304,6 +305,7 @@ mod tests {
         assert!(fault("60 * * * *").contains("above maximum (59)"));
         assert!(fault("* * 0 * *").contains("below minimum (1)"));
         assert!(fault("a * * * *").contains("failed to parse int"));
+        assert!(Schedule::parse("*-x * * * *", None).is_ok());
         assert!(fault("*/0 * * * *").contains("positive"));
         assert!(Schedule::parse("* * * * *", Some("No/Where")).is_err());
     }

@@ -264,7 +264,12 @@ impl Registry {
         let table = kinds::builtin();
         let rows = table.resources.iter().filter(|row| served(row)).map(|row| {
             let storage_row = table.storage_row(row);
-            let strategy = strategy(storage_row.group, storage_row.version, storage_row.kind);
+            // events of the newer group are stored in the form of core/v1, under rules of their own
+            let rules = match row.group {
+                "events.k8s.io" => row,
+                _ => storage_row,
+            };
+            let strategy = strategy(rules.group, rules.version, rules.kind);
             (row.clone(), storage_row.clone(), strategy)
         });
         registry.add(rows.collect(), &table.types);

@@ -122,6 +122,19 @@ impl Parser<'_> {
         )
     }
 
+    /// What stands behind a whole expression: one word is one too many, more are another expression.
+    fn left_over(&self) -> CompileError {
+        let following = self.tokens.get(self.next + 1);
+        if following.is_none_or(|following| following.token != Token::End) {
+            return self.unexpected("<EOF>");
+        }
+        let text = &self.tokens[self.next].text;
+        self.error(
+            self.at(),
+            format!("Syntax error: extraneous input '{text}' expecting <EOF>"),
+        )
+    }
+
     fn error(&self, at: usize, message: impl Into<String>) -> CompileError {
         CompileError::new(self.source, at, message)
     }
@@ -169,7 +182,7 @@ impl Parser<'_> {
     fn whole(&mut self) -> Parse {
         let expr = self.expr()?;
         if *self.peek() != Token::End {
-            return Err(self.unexpected("<EOF>"));
+            return Err(self.left_over());
         }
         Ok(expr)
     }
@@ -399,7 +412,12 @@ impl Parser<'_> {
             Token::Symbol(".") => {
                 self.advance();
                 let Token::Ident(name) = self.peek().clone() else {
-                    return Err(self.unexpected("IDENTIFIER"));
+                    let text = match self.peek() {
+                        Token::End => "",
+                        _ => &self.tokens[self.next].text,
+                    };
+                    let fault = format!("Syntax error: no viable alternative at input '.{text}'");
+                    return Err(self.error(self.at(), fault));
                 };
                 self.named(at, &format!(".{name}"))
             }

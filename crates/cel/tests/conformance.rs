@@ -239,7 +239,11 @@ fn faults_found_by_the_checker() {
         ),
         (
             "1 2",
-            "ERROR: <input>:1:3: Syntax error: mismatched input '2' expecting <EOF>\n | 1 2\n | ..^",
+            "ERROR: <input>:1:3: Syntax error: extraneous input '2' expecting <EOF>\n | 1 2\n | ..^",
+        ),
+        (
+            "..",
+            "ERROR: <input>:1:2: Syntax error: no viable alternative at input '..'\n | ..\n | .^",
         ),
         (
             "has(x)",

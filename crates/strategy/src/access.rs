@@ -92,6 +92,9 @@ const TRACK_GENERATION: &[(&str, &str)] = &[
     ("storage.k8s.io", "CSIDriver"),
 ];
 
+/// That of them which has its first one for ever.
+const NEVER_COUNTED: (&str, &str) = ("scheduling.k8s.io", "PriorityClass");
+
 /// Those of them that begin to count at the first change.
 const FROM_FIRST_CHANGE: (&str, &str) = ("storage.k8s.io", "CSIDriver");
 
@@ -221,7 +224,8 @@ pub(super) fn keep_status(kind: &KindInfo, new: &mut Value, old: &Value) {
 /// Raises the generation when anything but metadata and status changed; some kinds count changes of
 /// parts of the metadata too.
 pub(super) fn next_generation(kind: &KindInfo, new: &mut Value, old: &Value) {
-    if !kind.tracks_generation || same_desired_state(kind, new, old) {
+    let counts = kind.tracks_generation && !is_among(kind, &[NEVER_COUNTED]);
+    if !counts || same_desired_state(kind, new, old) {
         return;
     }
     let next = int_at(old, &["metadata", "generation"]).unwrap_or(0) + 1;

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use super::fields::{optional_choice, required};
 use super::json::{
-    at, at_mut, default, default_unset, has, int_at, keep, list_at, list_mut, same, set, str_at,
+    at, at_mut, default, default_unset, has, int_at, list_at, list_mut, same, str_at,
 };
 use super::{
-    Generic, KindInfo, Strategy, access, fields, flowcontrol, meta, pod_groups, policies, selectors,
+    Generic, KindInfo, Strategy, fields, flowcontrol, meta, pod_groups, policies, selectors,
 };
 
 pub(super) use webhooks::rules as rule;
@@ -39,7 +39,9 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         ("coordination.k8s.io", "LeaseCandidate") => Box::new(leases::LeaseCandidate(info)),
         ("scheduling.k8s.io", "PriorityClass") => Box::new(PriorityClass(info)),
         ("node.k8s.io", "RuntimeClass") => Box::new(runtime_classes::RuntimeClass(info)),
-        ("certificates.k8s.io", "CertificateSigningRequest") => Box::new(SigningRequest(info)),
+        ("certificates.k8s.io", "CertificateSigningRequest") => {
+            Box::new(super::signing_requests::SigningRequest(info))
+        }
         ("certificates.k8s.io", "ClusterTrustBundle") => {
             Box::new(super::trust_bundles::TrustBundle(info))
         }
@@ -301,153 +303,6 @@ impl Strategy for PriorityClass {
         }
         meta::immutable_at(new, old, &["preemptionPolicy"], &mut errors);
         errors
-    }
-}
-
-struct SigningRequest(KindInfo);
-
-impl Strategy for SigningRequest {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn default(&self, obj: &mut Value) {
-        if let Some(spec) = at_mut(obj, &["spec"])
-            && list_at(spec, &["usages"]).is_empty()
-            && self.0.version != "v1"
-        {
-            set(
-                spec,
-                "usages",
-                json!(["digital signature", "key encipherment"]),
-            );
-        }
-    }
-
-    fn prepare_for_update(&self, new: &mut Value, old: &Value) {
-        keep(new, old, "spec");
-        keep(new, old, "status");
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        let path = Path::new("spec");
-        let spec = at(obj, &["spec"]);
-        required(spec, "request", &path, &mut errors);
-        if list_at(spec, &["usages"]).is_empty() {
-            errors.push(FieldError::required(&path.child("usages"), ""));
-        }
-        let signer = str_at(spec, &["signerName"]);
-        let at_signer = path.child("signerName");
-        if signer.is_empty() {
-            errors.push(FieldError::required(&at_signer, ""));
-        } else if signer.split('/').count() != 2 {
-            let fault =
-                "must be a fully qualified domain and path of the form 'example.com/signer-name'";
-            errors.push(FieldError::invalid(&at_signer, signer, fault));
-        } else if signer == "kubernetes.io/legacy-unknown" && self.0.version == "v1" {
-            let fault = "signerName kubernetes.io/legacy-unknown is not allowed";
-            errors.push(FieldError::invalid(&at_signer, signer, fault));
-        }
-        let seconds = int_at(spec, &["expirationSeconds"]);
-        if let Some(seconds) = seconds.filter(|s| *s < 600) {
-            let fault = "may not specify a duration less than 600 seconds (10 minutes)";
-            errors.push(FieldError::invalid(
-                &path.child("expirationSeconds"),
-                seconds,
-                fault,
-            ));
-        }
-        errors
-    }
-
-    /// Approval writes the conditions Approved and Denied, status everything else.
-    fn prepare_subresource_update(&self, subresource: &str, new: &mut Value, old: &Value) {
-        let written = at(new, &["status"]).clone();
-        access::keep_all_but_status_and_metadata(new, old);
-        let decided = |c: &&Value| matches!(str_at(c, &["type"]), "Approved" | "Denied");
-        let (conditions, mut status) = if subresource == "approval" {
-            (
-                at(&written, &["conditions"]).clone(),
-                at(old, &["status"]).clone(),
-            )
-        } else {
-            let stored = list_at(old, &["status", "conditions"])
-                .iter()
-                .filter(decided);
-            let others = list_at(&written, &["conditions"])
-                .iter()
-                .filter(|c| !decided(c));
-            (stored.chain(others).cloned().collect(), written)
-        };
-        if status.is_null() {
-            status = json!({});
-        }
-        if !conditions.is_null() {
-            set(&mut status, "conditions", conditions);
-        }
-        set(new, "status", status);
-    }
-
-    fn prepare_status_update(&self, new: &mut Value, old: &Value) {
-        self.prepare_subresource_update("status", new, old);
-    }
-
-    fn validate_subresource_update(
-        &self,
-        _subresource: &str,
-        new: &Value,
-        old: &Value,
-    ) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        let conditions = list_at(new, &["status", "conditions"]);
-        let path = Path::new("status").child("conditions");
-        let is = |kind: &str| conditions.iter().any(|c| str_at(c, &["type"]) == kind);
-        for kind in ["Approved", "Denied", "Failed"] {
-            let was = list_at(old, &["status", "conditions"])
-                .iter()
-                .any(|c| str_at(c, &["type"]) == kind);
-            if was && !is(kind) {
-                let fault = format!("updates may not remove a condition of type {kind:?}");
-                errors.push(FieldError::forbidden(&path, fault));
-            }
-        }
-        let certificate = at(new, &["status", "certificate"]);
-        let before = at(old, &["status", "certificate"]);
-        if !before.is_null() && !same(certificate, before) {
-            let path = Path::new("status").child("certificate");
-            errors.push(FieldError::invalid(
-                &path,
-                Value::Null,
-                "field is immutable",
-            ));
-        }
-        if is("Approved") && is("Denied") {
-            let fault = "Approved and Denied conditions are mutually exclusive";
-            errors.push(FieldError::invalid(&path, conditions.to_vec(), fault));
-        }
-        for (i, condition) in conditions.iter().enumerate() {
-            let path = path.index(i);
-            required(condition, "type", &path, &mut errors);
-            let decision = matches!(
-                str_at(condition, &["type"]),
-                "Approved" | "Denied" | "Failed"
-            );
-            if decision && str_at(condition, &["status"]) != "True" {
-                let status = str_at(condition, &["status"]);
-                let path = path.child("status");
-                errors.push(FieldError::not_supported(&path, status, &["True"]));
-            }
-        }
-        errors
-    }
-
-    fn field_names(&self) -> &'static [&'static str] {
-        SIGNER_FIELDS
-    }
-
-    fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        signer_fields(obj)
     }
 }
 

@@ -9,7 +9,9 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::{Value, json};
 
-use super::json::{at, bool_at, default, entries_at, keep, object_mut, remove, same, str_at};
+use super::json::{
+    at, bool_at, default, entries_at, has, keep, list_mut, object_mut, remove, same, str_at,
+};
 use super::{Generic, KindInfo, Strategy, meta};
 
 /// Bytes of all values of a config map or secret together.
@@ -20,7 +22,54 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
     match &*info.kind {
         "LimitRange" => Box::new(limit_ranges::LimitRange(info)),
         "ResourceQuota" => Box::new(quotas::ResourceQuota(info)),
+        "ServiceAccount" => Box::new(ServiceAccount(info)),
         _ => Box::new(Generic::new(info)),
+    }
+}
+
+/// Of the secrets of a service account only the names are kept.
+struct ServiceAccount(KindInfo);
+
+impl Strategy for ServiceAccount {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn prepare_for_create(&self, obj: &mut Value) {
+        only_names_of_secrets(obj);
+    }
+
+    fn prepare_for_update(&self, new: &mut Value, _old: &Value) {
+        only_names_of_secrets(new);
+    }
+
+    fn create_warnings(&self, obj: &Value) -> Vec<String> {
+        mountable_warning(obj)
+    }
+
+    fn update_warnings(&self, new: &Value, old: &Value) -> Vec<String> {
+        match has(old, &["metadata", "annotations", MOUNTABLE]) {
+            true => Vec::new(),
+            false => mountable_warning(new),
+        }
+    }
+}
+
+const MOUNTABLE: &str = "kubernetes.io/enforce-mountable-secrets";
+
+fn mountable_warning(obj: &Value) -> Vec<String> {
+    let given = has(obj, &["metadata", "annotations", MOUNTABLE]);
+    let text = format!(
+        "metadata.annotations[{MOUNTABLE}]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets"
+    );
+    given.then_some(text).into_iter().collect()
+}
+
+fn only_names_of_secrets(obj: &mut Value) {
+    for secret in list_mut(obj, &["secrets"]) {
+        if let Some(secret) = secret.as_object_mut() {
+            secret.retain(|key, _| key == "name");
+        }
     }
 }
 

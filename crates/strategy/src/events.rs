@@ -9,6 +9,58 @@ use super::{KindInfo, Propagation, Strategy, meta};
 
 pub(super) struct Event(pub(super) KindInfo);
 
+impl Event {
+    /// Who writes through events.k8s.io keeps its rules; core/v1 takes what it always took.
+    fn is_strict(&self) -> bool {
+        self.0.group == "events.k8s.io"
+    }
+
+    /// Events without a time of their own are those of before events.k8s.io.
+    fn content(&self, event: &Value, errors: &mut ErrorList) {
+        let is_new = has(event, &["eventTime"]);
+        let namespace = str_at(event, &["metadata", "namespace"]);
+        let involved = str_at(event, &["involvedObject", "namespace"]);
+        let fits = match (involved.is_empty(), is_new) {
+            // events about cluster-scoped objects live in one of the standing namespaces
+            (true, _) => namespace == "default" || (is_new && namespace == "kube-system"),
+            (false, false) => namespace == involved,
+            (false, true) => true,
+        };
+        if !fits {
+            let path = Path::new("involvedObject").child("namespace");
+            let fault = "does not match event.namespace";
+            errors.push(FieldError::invalid(&path, involved, fault));
+        }
+        if !is_new {
+            return;
+        }
+        let controller = str_at(event, &["reportingComponent"]);
+        let path = Path::new(match self.is_strict() {
+            true => "reportingController",
+            false => "reportingComponent",
+        });
+        if controller.is_empty() {
+            errors.push(FieldError::required(&path, ""));
+        }
+        let faults = names::check_qualified_name(controller);
+        errors.extend(invalid_each(&path, controller, faults));
+        for (key, most) in [
+            ("reportingInstance", REASON_MAX),
+            ("action", REASON_MAX),
+            ("reason", REASON_MAX),
+            ("message", NOTE_MAX),
+        ] {
+            let text = str_at(event, &[key]);
+            if text.is_empty() && key != "message" {
+                errors.push(FieldError::required(&Path::new(key), ""));
+            } else if text.len() > most {
+                let fault = format!("can have at most {most} characters");
+                errors.push(FieldError::invalid(&Path::new(key), "", fault));
+            }
+        }
+    }
+}
+
 const FIELDS: &[&str] = &[
     "involvedObject.kind",
     "involvedObject.namespace",
@@ -30,8 +82,8 @@ impl Strategy for Event {
 
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
-        content(obj, &mut errors);
-        if has(obj, &["eventTime"]) {
+        self.content(obj, &mut errors);
+        if self.is_strict() {
             strict(obj, &mut errors);
         }
         errors
@@ -39,8 +91,8 @@ impl Strategy for Event {
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
-        content(new, &mut errors);
-        if has(old, &["eventTime"]) {
+        self.content(new, &mut errors);
+        if self.is_strict() {
             if !same(at(new, &["series"]), at(old, &["series"])) {
                 series(new, &mut errors);
             }
@@ -70,9 +122,14 @@ impl Strategy for Event {
             .collect()
     }
 
-    /// events.k8s.io calls the same fields otherwise.
+    /// events.k8s.io calls the same fields otherwise; each group knows its own names alone.
     fn field_alias<'a>(&self, label: &'a str) -> &'a str {
+        if !self.is_strict() {
+            return label;
+        }
         match label {
+            "source" | "reportingComponent" => "",
+            label if label.starts_with("involvedObject.") => "",
             "reportingController" => "reportingComponent",
             "regarding.kind" => "involvedObject.kind",
             "regarding.namespace" => "involvedObject.namespace",
@@ -93,54 +150,28 @@ impl Strategy for Event {
 const REASON_MAX: usize = 128;
 const NOTE_MAX: usize = 1024;
 
-/// Events without a time of their own are those of before events.k8s.io.
-fn content(event: &Value, errors: &mut ErrorList) {
-    let is_new = has(event, &["eventTime"]);
-    let namespace = str_at(event, &["metadata", "namespace"]);
-    let involved = str_at(event, &["involvedObject", "namespace"]);
-    let fits = match (involved.is_empty(), is_new) {
-        // events about cluster-scoped objects live in one of the standing namespaces
-        (true, _) => namespace == "default" || (is_new && namespace == "kube-system"),
-        (false, false) => namespace == involved,
-        (false, true) => true,
-    };
-    if !fits {
-        let path = Path::new("involvedObject").child("namespace");
-        let fault = "does not match event.namespace";
-        errors.push(FieldError::invalid(&path, involved, fault));
-    }
-    if !is_new {
-        return;
-    }
-    let controller = str_at(event, &["reportingComponent"]);
-    let path = Path::new("reportingController");
-    if controller.is_empty() {
-        errors.push(FieldError::required(&path, ""));
-    }
-    let faults = names::check_qualified_name(controller);
-    errors.extend(invalid_each(&path, controller, faults));
-    for (key, most) in [
-        ("reportingInstance", REASON_MAX),
-        ("action", REASON_MAX),
-        ("reason", REASON_MAX),
-        ("message", NOTE_MAX),
-    ] {
-        let text = str_at(event, &[key]);
-        if text.is_empty() && key != "message" {
-            errors.push(FieldError::required(&Path::new(key), ""));
-        } else if text.len() > most {
-            let fault = format!("can have at most {most} characters");
-            errors.push(FieldError::invalid(&Path::new(key), "", fault));
-        }
-    }
-}
-
-/// What the newer form asks for beside [`content`].
+/// What the newer form asks for beside `content`.
 fn strict(event: &Value, errors: &mut ErrorList) {
+    if !has(event, &["eventTime"]) {
+        errors.push(FieldError::required(&Path::new("eventTime"), ""));
+    }
     let kind = str_at(event, &["type"]);
     if !matches!(kind, "Normal" | "Warning") {
         let fault = format!("has invalid value: {kind}");
         errors.push(FieldError::invalid(&Path::new("type"), "", fault));
+    }
+    let unset = |key: &str| match key {
+        "count" => int_at(event, &[key]).unwrap_or(0) == 0,
+        "source" => ["component", "host"]
+            .iter()
+            .all(|part| str_at(event, &[key, part]).is_empty()),
+        _ => !has(event, &[key]),
+    };
+    for key in ["firstTimestamp", "lastTimestamp", "count", "source"] {
+        if !unset(key) {
+            let fault = "needs to be unset";
+            errors.push(FieldError::invalid(&Path::new(key), "", fault));
+        }
     }
     series(event, errors);
 }
@@ -166,6 +197,10 @@ fn stays(new: &Value, old: &Value, errors: &mut ErrorList) {
         ("involvedObject", "involvedObject"),
         ("reason", "reason"),
         ("message", "message"),
+        ("source", "source"),
+        ("firstTimestamp", "firstTimestamp"),
+        ("lastTimestamp", "lastTimestamp"),
+        ("count", "count"),
         ("type", "type"),
         ("eventTime", "eventTime"),
         ("action", "action"),
@@ -214,25 +249,48 @@ mod tests {
                     e["eventTime"] = Value::Null;
                     e["involvedObject"]["namespace"] = json!("other");
                 },
-                "involvedObject.namespace: Invalid value: \"other\": does not match event.namespace",
+                "involvedObject.namespace: Invalid value: \"other\": does not match event.namespace\neventTime: Required value",
+            ),
+            (
+                |e| e["count"] = json!(1),
+                "count: Invalid value: \"\": needs to be unset",
             ),
         ];
         for (change, wanted) in cases {
-            assert_eq!(faults("", "v1", "Event", &event(change)), *wanted);
+            assert_eq!(
+                faults("events.k8s.io", "v1", "Event", &event(change)),
+                *wanted
+            );
         }
+        // core/v1 takes what it always took
+        assert_eq!(
+            faults("", "v1", "Event", &event(|e| e["type"] = json!("Some"))),
+            ""
+        );
         let found = update_faults(
-            "",
+            "events.k8s.io",
             "v1",
             "Event",
             &event(|e| e["action"] = json!("b")),
             &event(|_| {}),
         );
         assert_eq!(found, "action: Invalid value: \"b\": field is immutable");
+        let alias = |group: &str, label: &'static str| {
+            crate::strategy(group, "v1", "Event")
+                .field_alias(label)
+                .to_owned()
+        };
+        assert_eq!(
+            alias("events.k8s.io", "regarding.kind"),
+            "involvedObject.kind"
+        );
+        assert_eq!(alias("events.k8s.io", "involvedObject.kind"), "");
+        assert_eq!(alias("", "regarding.kind"), "regarding.kind");
         let more = |e: &mut Value| {
             e["series"] = json!({"count": 2, "lastObservedTime": "2026-01-02T03:04:06.000001Z"});
         };
         assert_eq!(
-            update_faults("", "v1", "Event", &event(more), &event(|_| {})),
+            update_faults("events.k8s.io", "v1", "Event", &event(more), &event(|_| {})),
             ""
         );
     }

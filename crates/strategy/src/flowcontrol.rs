@@ -336,6 +336,12 @@ fn level(obj: &Value, errors: &mut ErrorList) {
     let spec = at(obj, &["spec"]);
     mandatory(obj, &bootstrap::levels(), errors);
     let (limited, exempt) = (at(spec, &["limited"]), at(spec, &["exempt"]));
+    let is_exempt = str_at(spec, &["type"]) == "Exempt";
+    if is_exempt != (str_at(obj, &["metadata", "name"]) == "exempt") {
+        let fault = "must be 'Exempt' if and only if `name` is 'exempt'";
+        let kind = at(spec, &["type"]).clone();
+        errors.push(FieldError::invalid(&path.child("type"), kind, fault));
+    }
     match str_at(spec, &["type"]) {
         "Exempt" => {
             if !limited.is_null() {

@@ -63,6 +63,7 @@ mod resources;
 pub mod rules;
 mod scheduling;
 mod selectors;
+mod signing_requests;
 mod status_conditions;
 mod storage;
 #[cfg(test)]
@@ -259,6 +260,7 @@ fn build(info: KindInfo) -> Box<dyn Strategy> {
         "discovery.k8s.io" | "networking.k8s.io" => network::build(info),
         "storage.k8s.io" => storage::build(info),
         "resource.k8s.io" => resource::build(info),
+        "events.k8s.io" => Box::new(events::Event(info)),
         _ => cluster::build(info),
     }
 }

@@ -14,13 +14,16 @@ const IMMUTABLE: &str = "field is immutable";
 /// Which rule names of a kind follow.
 pub(super) fn name_rule(group: &str, kind: &str) -> NameRule {
     match (group, kind) {
-        ("", "Namespace" | "Service") => NameRule::Label,
+        ("", "Namespace" | "Service") | ("apps", "StatefulSet") => NameRule::Label,
+        // events of core/v1 and requests for certificates are called as their authors like
         ("rbac.authorization.k8s.io", _)
+        | ("", "Event")
+        | ("certificates.k8s.io", "CertificateSigningRequest")
         | ("certificates.k8s.io", "ClusterTrustBundle")
-        | ("networking.k8s.io", "IPAddress")
         | ("apiregistration.k8s.io", "APIService")
         | ("policy", "PodDisruptionBudget")
         | ("", "ComponentStatus") => NameRule::PathSegment,
+        ("networking.k8s.io", "IPAddress") => NameRule::Own,
         _ => NameRule::Subdomain,
     }
 }
@@ -58,6 +61,8 @@ pub fn validate(kind: &KindInfo, obj: &Value) -> ErrorList {
             "not allowed on this type",
         ));
     }
+    // who counts it sets it itself, the others keep what they are given
+    super::fields::not_negative(meta, "generation", &path, &mut errors);
     changeable(kind, meta, &path, &mut errors);
     errors
 }
@@ -92,6 +97,16 @@ pub fn validate_update(kind: &KindInfo, new: &Value, old: &Value) -> ErrorList {
             &mut errors,
         );
     }
+    let generate = str_at(meta, &["generateName"]);
+    if !generate.is_empty() {
+        let path = path.child("generateName");
+        let faults = NameRule::PathSegment.check(generate, true);
+        errors.extend(invalid_each(&path, generate, faults));
+        if is_checked_again(kind) && kind.name_rule != NameRule::PathSegment {
+            let faults = kind.name_rule.check(generate, true);
+            errors.extend(invalid_each(&path, generate, faults));
+        }
+    }
     let generation = |m| int_at(m, &["generation"]).unwrap_or(0);
     if generation(meta) < generation(stored) {
         let fault = "must not be decremented";
@@ -103,6 +118,46 @@ pub fn validate_update(kind: &KindInfo, new: &Value, old: &Value) -> ErrorList {
     }
     changeable(kind, meta, &path, &mut errors);
     errors
+}
+
+/// Faults of the name, and of the base of a generated one, under a rule that is the kind's own.
+pub(super) fn own_rule(
+    obj: &Value,
+    errors: &mut ErrorList,
+    fault: impl Fn(&str) -> Option<String>,
+) {
+    let path = Path::new("metadata");
+    for key in ["generateName", "name"] {
+        let name = str_at(obj, &["metadata", key]);
+        if let Some(fault) = fault(name).filter(|_| !name.is_empty()) {
+            errors.push(FieldError::invalid(&path.child(key), name, fault));
+        }
+    }
+}
+
+/// Whether an update of a kind is held against all that is asked of a new object, the name included.
+fn is_checked_again(kind: &KindInfo) -> bool {
+    match (&*kind.group, &*kind.kind) {
+        ("", "Event" | "PodTemplate" | "ReplicationController" | "ResourceQuota")
+        | ("certificates.k8s.io", "PodCertificateRequest")
+        | ("networking.k8s.io", "NetworkPolicy" | "ServiceCIDR")
+        | ("resource.k8s.io", "DeviceTaintRule" | "ResourcePoolStatusRequest" | "ResourceSlice")
+        | ("storage.k8s.io", "CSIDriver") => false,
+        ("apps", kind) => kind == "ControllerRevision",
+        ("batch", kind) => kind == "Job",
+        (group, _) => matches!(
+            group,
+            "" | "admissionregistration.k8s.io"
+                | "certificates.k8s.io"
+                | "discovery.k8s.io"
+                | "flowcontrol.apiserver.k8s.io"
+                | "networking.k8s.io"
+                | "node.k8s.io"
+                | "resource.k8s.io"
+                | "storage.k8s.io"
+                | "storagemigration.k8s.io"
+        ),
+    }
 }
 
 /// Labels, annotations, owner references and finalizers.

@@ -68,7 +68,7 @@ impl Strategy for Namespace {
             (true, _) => "may only be 'Terminating' if `deletionTimestamp` is not empty",
         };
         errors.push(FieldError::invalid(
-            &Path::new("status").child("phase"),
+            &Path::new("status").child("Phase"),
             phase,
             fault,
         ));

@@ -91,7 +91,10 @@ impl Strategy for Service {
         if external {
             default(spec, "externalTrafficPolicy", "Cluster");
         }
-        if kind != "ExternalName" {
+        if kind == "ExternalName" {
+            // of no use to it: nobody is shown one
+            remove(spec, "internalTrafficPolicy");
+        } else {
             default_unset(spec, "internalTrafficPolicy", "Cluster");
         }
         if kind == "LoadBalancer" {
@@ -289,9 +292,6 @@ fn drop_what_the_type_lacks(new: &mut Value, old: &Value) {
         }
         if list_at(spec, &["externalIPs"]).is_empty() && same(spec, "externalTrafficPolicy") {
             remove(spec, "externalTrafficPolicy");
-        }
-        if kind == "ExternalName" && same(spec, "internalTrafficPolicy") {
-            remove(spec, "internalTrafficPolicy");
         }
     }
     if kind != "LoadBalancer" {

@@ -32,8 +32,23 @@ impl Strategy for Node {
         }
     }
 
-    /// Nodes register themselves with their status, so it is kept.
-    fn prepare_for_create(&self, _obj: &mut Value) {}
+    /// Nodes register themselves with their status, so it is kept; that they are configured through the API is no more.
+    fn prepare_for_create(&self, obj: &mut Value) {
+        for (part, key) in [("spec", "configSource"), ("status", "config")] {
+            if let Some(part) = at_mut(obj, &[part]) {
+                remove(part, key);
+            }
+        }
+    }
+
+    fn prepare_for_update(&self, new: &mut Value, old: &Value) {
+        access::keep_status(&self.0, new, old);
+        if !has(old, &["spec", "configSource"])
+            && let Some(spec) = at_mut(new, &["spec"])
+        {
+            remove(spec, "configSource");
+        }
+    }
 
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
@@ -102,7 +117,8 @@ fn pod_ranges(node: &Value, errors: &mut ErrorList) {
 
 fn content(node: &Value, errors: &mut ErrorList) {
     pod_ranges(node, errors);
-    let path = Path::new("metadata").child("spec").child("taints");
+    // so the original calls them
+    let path = Path::new("metadata").child("taints");
     taints(list_at(node, &["spec", "taints"]), &path, errors);
     for list in ["capacity", "allocatable"] {
         let path = Path::new("status").child(list);

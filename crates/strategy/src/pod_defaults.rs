@@ -185,7 +185,7 @@ fn http_get(action: &mut Value) {
 /// Always for images without tag or with the tag `latest`, IfNotPresent for all others (digests
 /// and references that do not parse included).
 pub(super) fn pull_policy(image: &str) -> &'static str {
-    if image.is_empty() || image.contains('@') || image.chars().any(char::is_whitespace) {
+    if image.contains('@') || !is_reference(image) {
         return "IfNotPresent";
     }
     let last = image.rsplit('/').next().unwrap_or(image);
@@ -193,6 +193,37 @@ pub(super) fn pull_policy(image: &str) -> &'static str {
         None | Some((_, "latest")) => "Always",
         Some(_) => "IfNotPresent",
     }
+}
+
+/// Whether an image may be called so: a domain or none, components in lower case, a tag or none.
+fn is_reference(image: &str) -> bool {
+    let lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_separator =
+        |text: &str| matches!(text, "" | "." | "_" | "__") || text.bytes().all(|byte| byte == b'-');
+    let is_component = |text: &str| {
+        text.starts_with(lower) && text.ends_with(lower) && text.split(lower).all(is_separator)
+    };
+    let is_tag = |tag: &str| {
+        let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        tag.len() <= 128
+            && tag.starts_with(word)
+            && tag.chars().all(|c| word(c) || c == '.' || c == '-')
+    };
+    let is_domain = |text: &str| {
+        text.contains(['.', ':'])
+            || text == "localhost"
+            || text.contains(|c: char| c.is_ascii_uppercase())
+    };
+    let path = match image.split_once('/') {
+        Some((domain, path)) if is_domain(domain) => path,
+        _ => image,
+    };
+    let at = path.rfind('/').map_or(0, |at| at + 1);
+    let (path, tag) = match path[at..].split_once(':') {
+        Some((name, tag)) => (&path[..at + name.len()], Some(tag)),
+        None => (path, None),
+    };
+    tag.is_none_or(is_tag) && path.split('/').all(is_component)
 }
 
 /// Keys of a volume that name no source.

@@ -7,7 +7,7 @@ use davit_api::names;
 use serde_json::Value;
 
 use super::containers::{Scope, seccomp, user_id};
-use super::fields::{choice, optional_choice};
+use super::fields::{choice, one_of, optional_choice};
 use super::json::{at, bool_at, has, int_at, list_at, str_at};
 use super::{containers, meta, resources, scheduling, volumes};
 
@@ -68,7 +68,7 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
 
 /// Faults of a pod template.
 pub(super) fn validate_template(template: &Value, path: &Path, errors: &mut ErrorList) {
-    meta::template(at(template, &["metadata"]), &path.child("metadata"), errors);
+    meta::template(at(template, &["metadata"]), path, errors);
     let spec = at(template, &["spec"]);
     let path = path.child("spec");
     validate(spec, false, &path, errors);
@@ -109,10 +109,53 @@ fn dns(spec: &Value, path: &Path, errors: &mut ErrorList) {
             names::check_ip(server),
         ));
     }
+    searches(
+        list_at(config, &["searches"]),
+        &path.child("searches"),
+        errors,
+    );
     for (i, option) in list_at(config, &["options"]).iter().enumerate() {
         if str_at(option, &["name"]).is_empty() {
             let path = path.child("options").index(i);
             errors.push(FieldError::required(&path, "must not be empty"));
+        }
+    }
+}
+
+/// Domains in which names without one are looked up; underscores are let pass, and the root is one.
+fn searches(searches: &[Value], path: &Path, errors: &mut ErrorList) {
+    const MOST: usize = 32;
+    const MOST_CHARACTERS: usize = 2048;
+    let texts = || searches.iter().filter_map(Value::as_str);
+    if searches.len() > MOST {
+        let fault = format!("must not have more than {MOST} search paths");
+        errors.push(FieldError::invalid(path, searches.to_vec(), fault));
+    }
+    if texts().map(|text| text.len() + 1).sum::<usize>() > MOST_CHARACTERS + 1 {
+        let fault = format!(
+            "must not have more than {MOST_CHARACTERS} characters (including spaces) in the search list"
+        );
+        errors.push(FieldError::invalid(path, searches.to_vec(), fault));
+    }
+    for (i, text) in texts().enumerate().filter(|(_, text)| *text != ".") {
+        let text = text.strip_suffix('.').unwrap_or(text);
+        if text.len() > names::SUBDOMAIN_MAX {
+            let fault = names::too_long_text(names::SUBDOMAIN_MAX);
+            errors.push(FieldError::invalid(&path.index(i), text, fault));
+        }
+        let is_label = |label: &str| {
+            let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+            let label = label.strip_prefix('_').unwrap_or(label);
+            label.starts_with(edge)
+                && label.ends_with(edge)
+                && label.chars().all(|c| edge(c) || c == '-' || c == '_')
+        };
+        if !text.split('.').all(is_label) {
+            const MESSAGE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character";
+            const PATTERN: &str =
+                "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*";
+            let fault = names::regex_text(MESSAGE, PATTERN, &["example.com"]);
+            errors.push(FieldError::invalid(&path.index(i), text, fault));
         }
     }
 }
@@ -123,8 +166,23 @@ fn security_context(spec: &Value, path: &Path, errors: &mut ErrorList) {
     for key in ["runAsUser", "runAsGroup", "fsGroup"] {
         user_id(context, key, &path, errors);
     }
-    let policies = ["Always", "OnRootMismatch"];
-    optional_choice(context, "fsGroupChangePolicy", &policies, &path, errors);
+    let groups = list_at(context, &["supplementalGroups"]);
+    let most = i64::from(i32::MAX);
+    for (i, id) in groups.iter().filter_map(Value::as_i64).enumerate() {
+        if !(0..=most).contains(&id) {
+            let path = path.child("supplementalGroups").index(i);
+            errors.push(FieldError::invalid(&path, id, names::range_text(0, most)));
+        }
+    }
+    for (key, policies) in [
+        ("fsGroupChangePolicy", ["Always", "OnRootMismatch"]),
+        ("supplementalGroupsPolicy", ["Merge", "Strict"]),
+        ("seLinuxChangePolicy", ["MountOption", "Recursive"]),
+    ] {
+        if has(context, &[key]) {
+            one_of(context, key, &policies, &path, errors);
+        }
+    }
     sysctls(list_at(context, &["sysctls"]), spec, &path, errors);
     seccomp(
         at(context, &["seccompProfile"]),
@@ -152,7 +210,7 @@ fn host_users(spec: &Value, path: &Path, errors: &mut ErrorList) {
         ("hostIPC", "HostIPC"),
     ] {
         if bool_at(spec, &[field]) {
-            let fault = "when `pod.Spec.HostUsers` is false";
+            let fault = "when `hostUsers` is false";
             errors.push(FieldError::forbidden(&path.child(shown), fault));
         }
     }

@@ -31,7 +31,10 @@ impl Strategy for Pod {
 
     fn prepare_for_create(&self, obj: &mut Value) {
         access::first_generation(&self.0, obj);
-        let qos = pod_defaults::qos_class(at(obj, &["spec"]));
+        let qos = match str_at(obj, &["status", "qosClass"]) {
+            "" => pod_defaults::qos_class(at(obj, &["spec"])),
+            given => given,
+        };
         let mut status = json!({"phase": "Pending", "qosClass": qos});
         if !list_at(obj, &["spec", "schedulingGates"]).is_empty() {
             status["conditions"] = json!([{
@@ -42,6 +45,7 @@ impl Strategy for Pod {
             }]);
         }
         set(obj, "status", status);
+        scheduling::merge_label_keys(obj);
     }
 
     fn prepare_for_update(&self, new: &mut Value, old: &Value) {
@@ -73,6 +77,18 @@ impl Strategy for Pod {
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
+        let faults = |pod: &Value| {
+            let mut found = ErrorList::new();
+            pod_spec::validate(at(pod, &["spec"]), true, &Path::new("spec"), &mut found);
+            found
+        };
+        let mut found = faults(new);
+        if !found.is_empty() {
+            // what was let in earlier may be carried on
+            let before = faults(old);
+            found.retain(|fault| !before.contains(fault));
+        }
+        errors.extend(found);
         mirror_update(new, old, &mut errors);
         update(new, old, &mut errors);
         errors

@@ -154,25 +154,31 @@ impl Strategy for Template {
 
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
-        let path = Path::new("spec");
-        meta::template(
-            at(obj, &["spec", "metadata"]),
-            &path.child("metadata"),
-            &mut errors,
-        );
-        let (spec, path) = (at(obj, &["spec", "spec"]), path.child("spec"));
-        if is_classic(&self.0) {
-            classic::spec(spec, &path, &mut errors);
-        } else {
-            claims::spec(spec, &path, &mut errors);
-        }
+        self.content(obj, &mut errors);
         errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         meta::immutable_at(new, old, &["spec"], &mut errors);
+        if !errors.is_empty() {
+            self.content(new, &mut errors);
+        }
         errors
+    }
+}
+
+impl Template {
+    fn content(&self, obj: &Value, errors: &mut ErrorList) {
+        let path = Path::new("spec");
+        let at_metadata = path.child("metadata");
+        meta::template(at(obj, &["spec", "metadata"]), &at_metadata, errors);
+        let (spec, path) = (at(obj, &["spec", "spec"]), path.child("spec"));
+        if is_classic(&self.0) {
+            classic::spec(spec, &path, errors);
+        } else {
+            claims::spec(spec, &path, errors);
+        }
     }
 }
 
@@ -199,9 +205,13 @@ impl Class {
             if own || resource.starts_with("requests.") {
                 let fault = "must be a valid extended resource name";
                 errors.push(FieldError::invalid(&path, resource, fault));
+                return;
             }
             let faults = davit_api::names::check_qualified_name(resource);
-            errors.extend(davit_api::field::invalid_each(&path, resource, faults));
+            if !faults.is_empty() {
+                let fault = "must be a valid extended resource name";
+                errors.push(FieldError::invalid(&path, resource, fault));
+            }
         }
     }
 }

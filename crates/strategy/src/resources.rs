@@ -85,9 +85,7 @@ pub(super) fn name(name: &str, path: &Path, errors: &mut ErrorList) -> bool {
 
 /// Faults of the name of a resource of containers.
 pub(super) fn container_resource_name(resource: &str, path: &Path, errors: &mut ErrorList) {
-    if !name(resource, path, errors) {
-        return;
-    }
+    name(resource, path, errors);
     if !resource.contains('/') {
         if !is_standard_for_containers(resource) {
             let fault = "must be a standard resource for containers";

@@ -2,10 +2,10 @@
 
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::json::{at, has, int_at, list_at, str_at};
-use super::selectors;
+use super::json::{at, at_mut, entries_at, has, int_at, list_at, list_mut, set, str_at};
+use super::{fields, selectors};
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
@@ -92,8 +92,6 @@ pub(super) fn group(spec: &Value, path: &Path, errors: &mut ErrorList) {
 
 /// Faults of the affinity of a pod.
 pub(super) fn affinity(affinity: &Value, path: &Path, errors: &mut ErrorList) {
-    const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-    const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
     let node = at(affinity, &["nodeAffinity"]);
     let at_node = path.child("nodeAffinity");
     if has(node, &[REQUIRED]) {
@@ -130,7 +128,102 @@ fn weight(term: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+
+/// What a new pod's terms and spread constraints say by the keys of its labels stands in their selectors.
+pub(super) fn merge_label_keys(pod: &mut Value) {
+    let labels = at(pod, &["metadata", "labels"]).clone();
+    let Some(spec) = at_mut(pod, &["spec"]) else {
+        return;
+    };
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        for term in list_mut(spec, &["affinity", kind, PREFERRED]) {
+            if let Some(term) = at_mut(term, &["podAffinityTerm"]) {
+                merge_keys(term, &labels);
+            }
+        }
+        for term in list_mut(spec, &["affinity", kind, REQUIRED]) {
+            merge_keys(term, &labels);
+        }
+    }
+    for constraint in list_mut(spec, &["topologySpreadConstraints"]) {
+        merge_keys(constraint, &labels);
+    }
+}
+
+/// A term without a selector matches nothing, whatever its keys.
+fn merge_keys(term: &mut Value, labels: &Value) {
+    if !has(term, &["labelSelector"]) {
+        return;
+    }
+    let mut added = Vec::new();
+    for (list, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
+        for key in list_at(term, &[list]).iter().filter_map(Value::as_str) {
+            if let Some(value) = labels.get(key) {
+                added.push(json!({"key": key, "operator": operator, "values": [value]}));
+            }
+        }
+    }
+    let Some(selector) = at_mut(term, &["labelSelector"]).filter(|_| !added.is_empty()) else {
+        return;
+    };
+    let missing = !has(selector, &["matchExpressions"]);
+    if missing {
+        set(selector, "matchExpressions", json!([]));
+    }
+    if let Some(Value::Array(expressions)) = at_mut(selector, &["matchExpressions"]) {
+        // a second attempt to create the pod does not add them again
+        added.retain(|one| !expressions.contains(one));
+        expressions.append(&mut added);
+    }
+}
+
+/// Faults of the keys of labels that a term is told.
+fn label_keys(term: &Value, path: &Path, errors: &mut ErrorList) {
+    let selector = at(term, &["labelSelector"]);
+    let keys = |list: &str| -> Vec<&str> {
+        let keys = list_at(term, &[list]).iter();
+        keys.filter_map(Value::as_str).collect()
+    };
+    for list in ["matchLabelKeys", "mismatchLabelKeys"] {
+        let (keys, path) = (keys(list), path.child(list));
+        if !keys.is_empty() && selector.is_null() {
+            let why = "must not be specified when labelSelector is not set";
+            errors.push(FieldError::forbidden(&path, why));
+            continue;
+        }
+        for (i, key) in keys.iter().enumerate() {
+            let faults = names::check_qualified_name(key);
+            errors.extend(invalid_each(&path.index(i), key, faults));
+        }
+    }
+    let (wanted, unwanted) = (keys("matchLabelKeys"), keys("mismatchLabelKeys"));
+    let mut seen: Vec<&str> = entries_at(selector, &["matchLabels"])
+        .map(|(key, _)| key.as_str())
+        .collect();
+    for requirement in list_at(selector, &["matchExpressions"]) {
+        let key = str_at(requirement, &["key"]);
+        // the key itself has made one expression; the last of equal keys is named
+        if let Some(i) = wanted.iter().rposition(|k| *k == key)
+            && seen.contains(&key)
+        {
+            let fault = "exists in both matchLabelKeys and labelSelector";
+            errors.push(FieldError::invalid(&path.index(i), key, fault));
+        }
+        seen.push(key);
+    }
+    for (i, key) in wanted.iter().enumerate() {
+        if unwanted.contains(key) {
+            let fault = "exists in both matchLabelKeys and mismatchLabelKeys";
+            let path = path.child("matchLabelKeys").index(i);
+            errors.push(FieldError::invalid(&path, *key, fault));
+        }
+    }
+}
+
 fn pod_term(term: &Value, path: &Path, errors: &mut ErrorList) {
+    label_keys(term, path, errors);
     for key in ["labelSelector", "namespaceSelector"] {
         selectors::label_selector(at(term, &[key]), &path.child(key), errors);
     }
@@ -184,6 +277,21 @@ pub(super) fn spread(constraints: &[Value], path: &Path, errors: &mut ErrorList)
                 fault,
             ));
         }
+        if domains.is_some() && action != "DoNotSchedule" {
+            let fault =
+                format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}");
+            errors.push(FieldError::invalid(
+                &path.child("minDomains"),
+                domains,
+                fault,
+            ));
+        }
+        for key in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
+            if has(constraint, &[key]) {
+                fields::one_of(constraint, key, &["Honor", "Ignore"], &path, errors);
+            }
+        }
+        label_keys(constraint, &path, errors);
         let selector = at(constraint, &["labelSelector"]);
         selectors::label_selector(selector, &path.child("labelSelector"), errors);
     }

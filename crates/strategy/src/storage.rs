@@ -74,6 +74,10 @@ impl Strategy for StorageClass {
         ] {
             meta::immutable_at(new, old, &[key], &mut errors);
         }
+        if !errors.is_empty() {
+            // nobody gets so far with what was stored
+            storage_class(new, &mut errors);
+        }
         // what was stored may stay, whatever is asked for today
         let key = "allowedTopologies";
         if !same(at(new, &[key]), at(old, &[key])) {

@@ -380,6 +380,179 @@ fn restart_rules_are_checked() {
 }
 
 #[test]
+fn a_pod_says_by_keys_what_stands_in_its_selectors() {
+    let term = json!({"topologyKey": "k", "labelSelector": {"matchLabels": {"a": "b"}}, "matchLabelKeys": ["a"], "mismatchLabelKeys": ["c"]});
+    let mut pod = json!({"metadata": {"name": "p", "namespace": "d", "labels": {"a": "1", "c": "2"}}, "spec": {
+        "containers": [{"name": "c", "image": "i"}],
+        "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}},
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "k", "whenUnsatisfiable": "DoNotSchedule", "matchLabelKeys": ["c"], "labelSelector": {}}]}});
+    let strategy = strategy("", "v1", "Pod");
+    strategy.default(&mut pod);
+    for _ in 0..2 {
+        strategy.prepare_for_create(&mut pod);
+    }
+    let at = |pointer: &str| pod.pointer(pointer).cloned().unwrap_or_default();
+    let said = |key: &str, operator: &str, value: &str| json!({"key": key, "operator": operator, "values": [value]});
+    assert_eq!(
+        at(
+            "/spec/affinity/podAffinity/requiredDuringSchedulingIgnoredDuringExecution/0/labelSelector/matchExpressions"
+        ),
+        json!([said("a", "In", "1"), said("c", "NotIn", "2")])
+    );
+    assert_eq!(
+        at("/spec/topologySpreadConstraints/0/labelSelector/matchExpressions"),
+        json!([said("c", "In", "2")])
+    );
+    let found = testing::lines(&strategy.validate(&pod));
+    assert_eq!(
+        found,
+        "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0][0]: Invalid value: \"a\": exists in both matchLabelKeys and labelSelector"
+    );
+}
+
+#[test]
+fn what_is_rarely_given_in_a_pod_is_looked_at_too() {
+    let faults_of = |part: Value| {
+        let mut spec = json!({"containers": [{"name": "c", "image": "i"}]});
+        if let (Value::Object(spec), Value::Object(part)) = (&mut spec, part) {
+            spec.extend(part);
+        }
+        let pod = json!({"metadata": {"name": "p", "namespace": "d"}, "spec": spec});
+        testing::faults("", "v1", "Pod", &pod)
+    };
+    let cases = [
+        (
+            json!({"securityContext": {"supplementalGroups": [1, -1]}}),
+            "spec.securityContext.supplementalGroups[1]: Invalid value: -1: must be between 0 and 2147483647, inclusive",
+        ),
+        (
+            json!({"securityContext": {"supplementalGroupsPolicy": "x"}}),
+            "spec.securityContext.supplementalGroupsPolicy: Unsupported value: \"x\": supported values: \"Merge\", \"Strict\"",
+        ),
+        (
+            json!({"dnsConfig": {"searches": [".", "a_b.c.", "A"]}}),
+            "spec.dnsConfig.searches[2]: Invalid value: \"A\": a lowercase RFC 1123 subdomain",
+        ),
+        (
+            json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "k", "whenUnsatisfiable": "ScheduleAnyway", "minDomains": 2}]}),
+            "spec.topologySpreadConstraints[0].minDomains: Invalid value: 2: can only use minDomains if whenUnsatisfiable=DoNotSchedule, not ScheduleAnyway",
+        ),
+        (
+            json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "k", "whenUnsatisfiable": "DoNotSchedule", "matchLabelKeys": ["a"]}]}),
+            "spec.topologySpreadConstraints[0].matchLabelKeys: Forbidden: must not be specified when labelSelector is not set",
+        ),
+    ];
+    for (part, wanted) in cases {
+        let found = faults_of(part);
+        assert!(
+            found.starts_with(wanted) && !found.contains('\n'),
+            "{found}"
+        );
+    }
+}
+
+#[test]
+fn metadata_is_looked_at_the_same_at_updates() {
+    use crate::testing::{faults, update_faults};
+    let of = |meta: Value| {
+        let mut obj = json!({"metadata": {"name": "c", "namespace": "d"}, "data": {}});
+        if let (Value::Object(to), Value::Object(from)) = (&mut obj["metadata"], meta) {
+            to.extend(from);
+        }
+        obj
+    };
+    let generation = faults("", "v1", "ConfigMap", &of(json!({"generation": -1})));
+    assert_eq!(
+        generation,
+        "metadata.generation: Invalid value: -1: must be greater than or equal to 0"
+    );
+    let (old, new) = (of(json!({})), of(json!({"generateName": "A/b"})));
+    let found = update_faults("", "v1", "ConfigMap", &new, &old);
+    assert!(
+        found.starts_with("metadata.generateName: Invalid value: \"A/b\": may not contain '/'"),
+        "{found}"
+    );
+    let class = |value: i64| json!({"metadata": {"name": "p", "generation": 1}, "value": 1, "description": value.to_string()});
+    let mut changed = class(2);
+    strategy("scheduling.k8s.io", "v1", "PriorityClass")
+        .prepare_for_update(&mut changed, &class(1));
+    assert_eq!(changed["metadata"]["generation"], 1, "it is never counted");
+}
+
+#[test]
+fn no_more_than_all_pods_are_left_out() {
+    use crate::testing::faults;
+    let labels = json!({"a": "b"});
+    let obj = json!({"metadata": {"name": "d", "namespace": "d"}, "spec": {"selector": {"matchLabels": labels},
+        "strategy": {"rollingUpdate": {"maxUnavailable": "101%"}},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    assert_eq!(
+        faults("apps", "v1", "Deployment", &obj),
+        "spec.strategy.rollingUpdate.maxUnavailable: Invalid value: \"101%\": must not be greater than 100%"
+    );
+}
+
+#[test]
+fn a_selector_that_is_no_selector_stops_at_it() {
+    use crate::testing::faults;
+    let obj = json!({"metadata": {"name": "d", "namespace": "d"}, "spec": {"selector": {"matchLabels": {"a": "b c"}},
+        "template": {"metadata": {"labels": {"x": "y z"}}, "spec": {"containers": []}}}});
+    let found = faults("apps", "v1", "Deployment", &obj);
+    assert!(found.ends_with("spec.selector: Invalid value: {\"matchLabels\":{\"a\":\"b c\"}}: invalid label selector"), "{found}");
+    assert!(!found.contains("template"), "{found}");
+}
+
+#[test]
+fn images_of_no_form_are_not_the_latest() {
+    let policy = |image: &str| {
+        let mut pod = pod(|pod| pod["spec"]["containers"][0]["image"] = json!(image));
+        pod["spec"]["containers"][0]["imagePullPolicy"].take()
+    };
+    for image in ["i", "a/b", "h:1/a/b:latest", "a.io/b_c/d-e", "localhost/x"] {
+        assert_eq!(policy(image), "Always", "{image}");
+    }
+    for image in ["..", "Upper", "a//b", "a:1", "a_", "a.io/b:tag"] {
+        assert_eq!(policy(image), "IfNotPresent", "{image}");
+    }
+}
+
+#[test]
+fn what_is_of_no_use_to_a_kind_goes() {
+    let mut service = json!({"metadata": {"name": "s", "namespace": "d"}, "spec": {"type": "ExternalName", "externalName": "a.b", "internalTrafficPolicy": "Local"}});
+    strategy("", "v1", "Service").default(&mut service);
+    assert!(service["spec"]["internalTrafficPolicy"].is_null());
+    let mut node = json!({"metadata": {"name": "n"}, "spec": {"configSource": {}}, "status": {"config": {}, "phase": "x"}});
+    strategy("", "v1", "Node").prepare_for_create(&mut node);
+    assert_eq!(node["spec"], json!({}));
+    assert_eq!(node["status"], json!({"phase": "x"}));
+}
+
+#[test]
+fn only_the_exempt_level_is_exempt() {
+    use crate::testing::faults;
+    let level = |name: &str| json!({"metadata": {"name": name}, "spec": {"type": "Exempt"}});
+    let of = |name: &str| {
+        faults(
+            "flowcontrol.apiserver.k8s.io",
+            "v1",
+            "PriorityLevelConfiguration",
+            &level(name),
+        )
+    };
+    let fault =
+        "spec.type: Invalid value: \"Exempt\": must be 'Exempt' if and only if `name` is 'exempt'";
+    assert!(of("other").contains(fault), "{}", of("other"));
+    assert!(!of("exempt").contains(fault), "{}", of("exempt"));
+}
+
+#[test]
+fn only_names_of_secrets_are_kept_by_service_accounts() {
+    let mut account = json!({"metadata": {"name": "s", "namespace": "d"}, "secrets": [{"name": "a", "namespace": "x", "uid": "u"}]});
+    strategy("", "v1", "ServiceAccount").prepare_for_create(&mut account);
+    assert_eq!(account["secrets"], json!([{"name": "a"}]));
+}
+
+#[test]
 fn names_that_are_no_labels_are_warned_about() {
     let text = |group: &str, kind: &str, name: &str| {
         let obj = json!({"metadata": {"name": name}});

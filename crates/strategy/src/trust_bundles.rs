@@ -135,14 +135,14 @@ fn fault(block: &Block<'_>) -> Option<String> {
 
 /// One block of a PEM text.
 #[derive(Debug, PartialEq, Eq)]
-struct Block<'a> {
-    label: &'a str,
-    has_headers: bool,
-    der: Vec<u8>,
+pub(super) struct Block<'a> {
+    pub(super) label: &'a str,
+    pub(super) has_headers: bool,
+    pub(super) der: Vec<u8>,
 }
 
 /// The well-formed blocks of a PEM text; what is between them, and what is malformed, is passed over.
-fn blocks(text: &str) -> Vec<Block<'_>> {
+pub(super) fn blocks(text: &str) -> Vec<Block<'_>> {
     let mut found = Vec::new();
     // label, headers, encoded
     let mut open: Option<(&str, bool, String)> = None;

@@ -61,27 +61,54 @@ fn count_or_percent(of: &Value, key: &str, path: &Path, errors: &mut ErrorList) 
     }
 }
 
+/// A percentage of more than all.
+fn at_most_all(of: &Value, key: &str, path: &Path, errors: &mut ErrorList) {
+    let value = at(of, &[key]);
+    let percent = value
+        .as_str()
+        .filter(|t| names::check_percent(t).is_empty());
+    let percent = percent.and_then(|text| text.trim_end_matches('%').parse::<u64>().ok());
+    if percent.is_some_and(|percent| percent > 100) {
+        let fault = "must not be greater than 100%";
+        errors.push(FieldError::invalid(&path.child(key), value.clone(), fault));
+    }
+}
+
 fn is_zero(value: &Value) -> bool {
     value.as_i64() == Some(0) || value.as_str() == Some("0%")
 }
 
 /// Faults of selector and template of a controller that keeps its pods running.
 fn controller(obj: &Value, noun: &str, errors: &mut ErrorList) {
+    controller_of(obj, noun, pod_spec::validate_template, errors);
+}
+
+/// As [`controller`], with what looks at the template itself.
+fn controller_of(
+    obj: &Value,
+    noun: &str,
+    validate_template: fn(&Value, &Path, &mut ErrorList),
+    errors: &mut ErrorList,
+) {
     let path = Path::new("spec");
     let spec = at(obj, &["spec"]);
     let selector = at(spec, &["selector"]);
     let at_selector = path.child("selector");
     not_negative(spec, "replicas", &path, errors);
     not_negative(spec, "minReadySeconds", &path, errors);
-    not_negative(spec, "revisionHistoryLimit", &path, errors);
-    if selector.is_null() {
+    if noun != "statefulset" {
+        not_negative(spec, "revisionHistoryLimit", &path, errors);
+    }
+    if selector.is_null() && noun != "daemonset" {
         errors.push(FieldError::required(&at_selector, ""));
-    } else {
-        selectors::label_selector(selector, &at_selector, errors);
-        if selectors::is_empty_selector(selector) {
-            let fault = format!("empty selector is invalid for {noun}");
-            errors.push(FieldError::invalid(&at_selector, selector.clone(), fault));
-        }
+    }
+    let before = errors.len();
+    selectors::label_selector(selector, &at_selector, errors);
+    let is_faulty = errors.len() > before;
+    let is_empty = !selector.is_null() && selectors::is_empty_selector(selector);
+    if is_empty {
+        let fault = format!("empty selector is invalid for {noun}");
+        errors.push(FieldError::invalid(&at_selector, selector.clone(), fault));
     }
     let template = at(spec, &["template"]);
     let at_template = path.child("template");
@@ -89,14 +116,25 @@ fn controller(obj: &Value, noun: &str, errors: &mut ErrorList) {
         errors.push(FieldError::required(&at_template, ""));
         return;
     }
+    if is_faulty && noun != "daemonset" {
+        // nothing is said of the template then, but of a stateful set that it must run for ever
+        let fault = match noun {
+            "statefulset" => "",
+            _ => "invalid label selector",
+        };
+        errors.push(FieldError::invalid(&at_selector, selector.clone(), fault));
+        if noun == "statefulset" {
+            runs_for_ever(template, "StatefulSet", &at_template, errors);
+        }
+        return;
+    }
     let labels = at(template, &["metadata", "labels"]);
-    if !selector.is_null()
-        && !selectors::is_empty_selector(selector)
-        && !selectors::matches(selector, labels)
-    {
+    // none at all matches nothing, an empty one everything
+    let matches = !selector.is_null() && selectors::matches(selector, labels);
+    if !is_faulty && !is_empty && !matches {
         mismatch(labels, &at_template, errors);
     }
-    pod_spec::validate_template(template, &at_template, errors);
+    validate_template(template, &at_template, errors);
     let owner = match noun {
         "statefulset" => "StatefulSet",
         "daemonset" => "DaemonSet",
@@ -230,6 +268,7 @@ fn deployment(obj: &Value, errors: &mut ErrorList) {
             let path = at_rolling.child("maxUnavailable");
             errors.push(FieldError::invalid(&path, none.clone(), fault));
         }
+        at_most_all(rolling, "maxUnavailable", &at_rolling, errors);
     }
     if let Some(deadline) = int_at(spec, &["progressDeadlineSeconds"])
         && deadline <= int_at(spec, &["minReadySeconds"]).unwrap_or(0)
@@ -274,14 +313,6 @@ impl Strategy for ReplicaSet {
         let mut errors = meta::validate_update(&self.0, new, old);
         status::replica_set(new, &mut errors);
         errors
-    }
-
-    fn field_names(&self) -> &'static [&'static str] {
-        &["status.replicas"]
-    }
-
-    fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        vec![replicas_field(obj)]
     }
 
     fn create_warnings(&self, obj: &Value) -> Vec<String> {
@@ -459,6 +490,7 @@ fn budget(obj: &Value, errors: &mut ErrorList) {
     }
     for key in ["minAvailable", "maxUnavailable"] {
         count_or_percent(spec, key, &path, errors);
+        at_most_all(spec, key, &path, errors);
     }
     selectors::label_selector(at(spec, &["selector"]), &path.child("selector"), errors);
     let policies = ["AlwaysAllow", "IfHealthyBudget"];

@@ -174,6 +174,9 @@ async fn candidates(
     filter: &Filter,
 ) -> Result<Found, Status> {
     let cache = resource.storage.cache();
+    // who asks for one object gets it or nothing, but no further page
+    let has_place = filter.namespace.is_some() || !resource.row.namespaced;
+    let limit = query.limit.filter(|_| !(is_single(filter) && has_place));
     let deadline = tokio::time::Instant::now() + FRESHNESS_TIMEOUT;
     let fail = |error| errors::cache(error, resource);
     let options = match (&query.continue_token, query.resource_version) {
@@ -183,7 +186,7 @@ async fn candidates(
             let revision = u64::try_from(token.rv).ok();
             PageOptions {
                 start: Some(start),
-                limit: query.limit,
+                limit,
                 revision,
             }
         }
@@ -197,8 +200,8 @@ async fn candidates(
         }
         (None, Some(version)) => {
             let exact = query.version_match == VersionMatch::Exact
-                || (query.version_match == VersionMatch::Unset && query.limit.is_some());
-            if !exact && query.limit.is_none() {
+                || (query.version_match == VersionMatch::Unset && limit.is_some());
+            if !exact && limit.is_none() {
                 let fresh = Freshness::AtLeast(version);
                 return Ok(whole(
                     cache.list(fresh, filter, deadline).await.map_err(fail)?,
@@ -210,11 +213,11 @@ async fn candidates(
             let revision = exact.then_some(version);
             PageOptions {
                 start: None,
-                limit: query.limit,
+                limit,
                 revision,
             }
         }
-        (None, None) if query.limit.is_none() && !is_single(filter) => {
+        (None, None) if limit.is_none() && !is_single(filter) => {
             let list = cache
                 .list(Freshness::Latest, filter, deadline)
                 .await
@@ -223,7 +226,7 @@ async fn candidates(
         }
         (None, None) => PageOptions {
             start: None,
-            limit: query.limit,
+            limit,
             revision: None,
         },
     };

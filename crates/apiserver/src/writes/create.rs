@@ -201,7 +201,6 @@ fn system_metadata(new: &mut Value) {
             "deletionTimestamp",
             "deletionGracePeriodSeconds",
             "selfLink",
-            "generation",
         ],
     );
     object::set_meta(new, "uid", json!(uuid::Uuid::new_v4().to_string()));

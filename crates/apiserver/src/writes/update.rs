@@ -177,10 +177,12 @@ impl Writer<'_> {
         let storage = &self.resource.storage;
         let mut found = match subresource {
             "" => {
-                strategy.prepare_for_update(&mut new, &old.value);
+                // what goes does not count as a change
                 self.drop_disabled(&mut new, Some(&old.value));
+                strategy.prepare_for_update(&mut new, &old.value);
                 let mut found = strategy.validate_update(&new, &old.value);
-                let declared = storage.shape().validate(&new, Some(&old.value));
+                let mut declared = storage.shape().validate(&new, Some(&old.value));
+                declared.retain(|fault| !is_within_fixed(fault, &found));
                 add_missing(&mut found, declared);
                 found
             }
@@ -330,6 +332,15 @@ fn changed_metadata(new: &Value, old: &Value) -> Vec<FieldError> {
         }
     }
     faults
+}
+
+/// Whether a fault is of a part of what may not change at all, of which nothing more is said.
+fn is_within_fixed(fault: &FieldError, found: &[FieldError]) -> bool {
+    found
+        .iter()
+        .filter(|other| other.detail == "field is immutable")
+        .filter_map(|fixed| fault.field.strip_prefix(fixed.field.as_str()))
+        .any(|rest| rest.starts_with(['.', '[']))
 }
 
 /// A binding or a resize never ends an object's life.

@@ -53,14 +53,13 @@ fn api_service(obj: &Value, errors: &mut ErrorList) {
     let path = Path::new("spec");
     let spec = at(obj, &["spec"]);
     let (group, version) = (str_at(spec, &["group"]), str_at(spec, &["version"]));
-    let name = str_at(obj, &["metadata", "name"]);
     let wanted = format!("{version}.{group}");
-    if name != wanted && names::check_path_segment(name).is_empty() {
+    meta::own_rule(obj, errors, |name| {
         let shown = davit_api::field::quote(&wanted);
-        let fault = format!("must be `spec.version+\".\"+spec.group`: {shown}");
-        let path = Path::new("metadata").child("name");
-        errors.push(FieldError::invalid(&path, name, fault));
-    }
+        let is_segment = names::check_path_segment(name).is_empty();
+        (name != wanted && is_segment)
+            .then(|| format!("must be `spec.version+\".\"+spec.group`: {shown}"))
+    });
     let at_group = path.child("group");
     if !group.is_empty() {
         let faults = names::check_dns1123_subdomain(group);

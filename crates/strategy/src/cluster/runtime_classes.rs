@@ -17,19 +17,24 @@ impl Strategy for RuntimeClass {
 
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
-        let check = names::check_dns1123_label;
-        fields::name(obj, "handler", check, &Path::root(), &mut errors);
-        let limits = json!({"limits": at(obj, &["overhead", "podFixed"])});
-        resources::container(&limits, &[], &Path::new("overhead"), &mut errors);
-        scheduling_faults(at(obj, &["scheduling"]), &mut errors);
+        content(obj, &mut errors);
         errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         meta::immutable_at(new, old, &["handler"], &mut errors);
+        content(new, &mut errors);
         errors
     }
+}
+
+fn content(obj: &Value, errors: &mut ErrorList) {
+    let check = names::check_dns1123_label;
+    fields::name(obj, "handler", check, &Path::root(), errors);
+    let limits = json!({"limits": at(obj, &["overhead", "podFixed"])});
+    resources::container(&limits, &[], &Path::new("overhead"), errors);
+    scheduling_faults(at(obj, &["scheduling"]), errors);
 }
 
 fn scheduling_faults(of: &Value, errors: &mut ErrorList) {
@@ -63,7 +68,7 @@ fn scheduling_faults(of: &Value, errors: &mut ErrorList) {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::testing::{faults, none};
+    use crate::testing::{faults, none, update_faults};
 
     #[test]
     fn faults_of_runtime_classes() {
@@ -90,6 +95,13 @@ mod tests {
             let found = faults("node.k8s.io", "v1", "RuntimeClass", &of(part));
             assert!(found.starts_with(wanted), "{found}");
         }
+        let old = of(json!({"handler": "h"}));
+        let new = of(json!({"handler": "h", "scheduling": {"nodeSelector": {"a": "b c"}}}));
+        let found = update_faults("node.k8s.io", "v1", "RuntimeClass", &new, &old);
+        assert!(
+            found.starts_with("scheduling.nodeSelector: Invalid value: \"b c\""),
+            "an update is looked at as a whole: {found}"
+        );
         none(
             "node.k8s.io",
             "v1",

@@ -206,7 +206,39 @@ fn client(config: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
+/// What is no URL at all, though its characters are those of one.
+fn no_url(text: &str) -> Option<&'static str> {
+    let first = text.split(['/', '?', '#']).next().unwrap_or_default();
+    let scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    match first.split_once(':') {
+        Some(("", _)) => Some("missing protocol scheme"),
+        Some((name, _))
+            if !name.starts_with(|c: char| c.is_ascii_alphabetic())
+                || !name.chars().all(scheme) =>
+        {
+            Some("first path segment in URL cannot contain colon")
+        }
+        _ => None,
+    }
+}
+
 fn url(text: &str, path: &Path, errors: &mut ErrorList) {
+    if let Some(fault) = no_url(text) {
+        let shown = davit_api::field::quote(text);
+        let why = format!("url must be a valid URL: parse {shown}: {fault}{FORM}");
+        errors.push(FieldError::required(path, why));
+        return;
+    }
+    // a path alone is a URL, though none that can be called
+    if !text.contains("://") {
+        for why in [
+            "'https' is the only allowed URL scheme",
+            "host must be specified",
+        ] {
+            errors.push(FieldError::invalid(path, "", format!("{why}{FORM}")));
+        }
+        return;
+    }
     let (main, fragment) = text.split_once('#').unwrap_or((text, ""));
     let parsed: Uri = match main.parse() {
         Ok(parsed) => parsed,
@@ -325,6 +357,16 @@ mod tests {
                 "webhooks[0].clientConfig.url: Invalid value: \"f\": fragments are not permitted in the URL",
                 "webhooks[0].clientConfig.url: Invalid value: \"x=1\": query parameters are not permitted in the URL",
             ]
+        );
+        assert_eq!(
+            faults(|hook| hook["clientConfig"]["url"] = json!("2001:db8::1")),
+            [
+                "webhooks[0].clientConfig.url: Required value: url must be a valid URL: parse \"2001:db8::1\": first path segment in URL cannot contain colon; desired format: https://host[/path]"
+            ]
+        );
+        assert_eq!(
+            faults(|hook| hook["clientConfig"]["url"] = json!("a b")).len(),
+            2
         );
         assert_eq!(
             faults(|hook| hook["clientConfig"] = json!({})),

@@ -119,20 +119,21 @@ impl Strategy for IpAddress {
 
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
-        let name = str_at(obj, &["metadata", "name"]);
-        if !name.is_empty() {
-            let path = Path::new("metadata").child("name");
-            errors.extend(invalid_each(&path, name, address_name(name)));
-        }
-        parent(obj, &mut errors);
+        content(obj, &mut errors);
         errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
+        content(new, &mut errors);
         meta::immutable_at(new, old, &["spec", "parentRef"], &mut errors);
         errors
     }
+}
+
+fn content(obj: &Value, errors: &mut ErrorList) {
+    meta::own_rule(obj, errors, |name| address_name(name).into_iter().next());
+    parent(obj, errors);
 }
 
 /// An address as a name: in the one form that all others are written in.

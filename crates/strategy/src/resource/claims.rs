@@ -66,8 +66,11 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
         let path = at_constraints.index(i);
         references(constraint, &names, &path, errors);
         let kinds = ["matchAttribute", "distinctAttribute"];
-        let given = kinds.map(|k| (k, has(constraint, &[k])));
-        exactly_one(&given, &path, errors);
+        if !kinds.iter().any(|k| has(constraint, &[k])) {
+            // the original's words, which speak of another fault
+            let why = "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
+            errors.push(FieldError::required(&path, why));
+        }
         for kind in kinds.iter().filter(|k| has(constraint, &[k])) {
             qualified(str_at(constraint, &[kind]), true, &path.child(kind), errors);
         }

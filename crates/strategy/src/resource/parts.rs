@@ -146,12 +146,8 @@ pub(super) fn taint_effect(effect: &str, path: &Path, errors: &mut ErrorList) {
 
 pub(super) fn taint(taint: &Value, path: &Path, errors: &mut ErrorList) {
     let text = |key: &str| str_at(taint, &[key]);
-    if text("key").is_empty() {
-        errors.push(FieldError::required(&path.child("key"), ""));
-    } else {
-        let faults = names::check_qualified_name(text("key"));
-        errors.extend(invalid_each(&path.child("key"), text("key"), faults));
-    }
+    let faults = names::check_qualified_name(text("key"));
+    errors.extend(invalid_each(&path.child("key"), text("key"), faults));
     let faults = names::check_label_value(text("value"));
     errors.extend(invalid_each(&path.child("value"), text("value"), faults));
     taint_effect(text("effect"), &path.child("effect"), errors);

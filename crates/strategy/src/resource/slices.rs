@@ -67,11 +67,7 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
     );
     if !devices.is_empty() && !sets.is_empty() {
         let fault = "only one of `sharedCounters` or `devices` is allowed";
-        errors.push(FieldError::invalid(
-            path,
-            "{`sharedCounters`, `devices`}",
-            fault,
-        ));
+        errors.push(FieldError::invalid(path, "", fault));
     }
     let demanding = devices.iter().any(|d| {
         !list_at(d, &["taints"]).is_empty()
@@ -238,12 +234,15 @@ fn device(device: &Value, per_device: bool, path: &Path, errors: &mut ErrorList)
 fn conditions(device: &Value, path: &Path, errors: &mut ErrorList) {
     let kinds = ["bindingConditions", "bindingFailureConditions"];
     let [ready, failed] = kinds.map(|k| list_at(device, &[k]));
-    for (kind, list, other) in [(kinds[0], ready, failed), (kinds[1], failed, ready)] {
+    for (kind, list, counterpart, other) in [
+        (kinds[0], ready, kinds[1], failed),
+        (kinds[1], failed, kinds[0], ready),
+    ] {
         let path = path.child(kind);
         too_many(list, CONDITIONS, &path, errors);
         if list.is_empty() && !other.is_empty() {
-            let fault = format!("{kind} are required to use the other kind of conditions");
-            errors.push(FieldError::required(&path, fault));
+            let fault = format!("{kind} are required to use {counterpart}");
+            errors.push(FieldError::invalid(&path, Value::Null, fault));
         }
         for (i, condition) in list.iter().enumerate() {
             let (text, path) = (condition.as_str().unwrap_or_default(), path.index(i));
@@ -270,10 +269,10 @@ fn attribute(attribute: &Value, path: &Path, errors: &mut ErrorList) {
         .collect();
     match given[..] {
         [_] => {}
-        [] => errors.push(FieldError::required(
-            path,
-            "exactly one value must be specified",
-        )),
+        [] => {
+            let fault = "exactly one value must be specified";
+            errors.push(FieldError::invalid(path, "", fault));
+        }
         _ => {
             let fault = "exactly one value must be specified";
             errors.push(FieldError::invalid(path, attribute.clone(), fault));

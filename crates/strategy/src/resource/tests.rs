@@ -120,7 +120,7 @@ fn claims() {
     refused(
         "ResourceClaim",
         &constrained(json!({})),
-        "exactly one of `matchAttribute` or `distinctAttribute` is required",
+        "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required",
     );
     refused(
         "ResourceClaim",
@@ -270,7 +270,7 @@ fn slices() {
     no(device(json!({"taints": taints})), "Too many: 17");
     no(
         device(json!({"bindingConditions": ["a"]})),
-        "bindingFailureConditions: Required value",
+        "bindingFailureConditions: Invalid value: null",
     );
     no(
         device(json!({"bindingConditions": ["a"], "bindingFailureConditions": ["a"]})),

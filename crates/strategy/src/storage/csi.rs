@@ -226,19 +226,7 @@ impl Strategy for CsiStorageCapacity {
 
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
-        let topology = at(obj, &["nodeTopology"]);
-        selectors::label_selector(topology, &Path::new("nodeTopology"), &mut errors);
-        let class = str_at(obj, &["storageClassName"]);
-        let faults = names::check_dns1123_subdomain(class);
-        let at_class = Path::new("storageClassName");
-        errors.extend(invalid_each(&at_class, class, faults));
-        if let Ok(capacity) = Quantity::from_json(at(obj, &["capacity"]))
-            && capacity.signum() < 0
-        {
-            let fault = "must be greater than or equal to 0";
-            let path = Path::new("capacity");
-            errors.push(FieldError::invalid(&path, capacity.to_string(), fault));
-        }
+        capacity(obj, &mut errors);
         errors
     }
 
@@ -247,7 +235,23 @@ impl Strategy for CsiStorageCapacity {
         for key in ["nodeTopology", "storageClassName"] {
             meta::immutable_at(new, old, &[key], &mut errors);
         }
+        capacity(new, &mut errors);
         errors
+    }
+}
+
+fn capacity(obj: &Value, errors: &mut ErrorList) {
+    let topology = at(obj, &["nodeTopology"]);
+    selectors::label_selector(topology, &Path::new("nodeTopology"), errors);
+    let class = str_at(obj, &["storageClassName"]);
+    let faults = names::check_dns1123_subdomain(class);
+    errors.extend(invalid_each(&Path::new("storageClassName"), class, faults));
+    if let Ok(capacity) = Quantity::from_json(at(obj, &["capacity"]))
+        && capacity.signum() < 0
+    {
+        let fault = "must be greater than or equal to 0";
+        let path = Path::new("capacity");
+        errors.push(FieldError::invalid(&path, capacity.to_string(), fault));
     }
 }
 

@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use super::super::fields::choice;
 use super::super::json::{at, at_mut, default, default_unset, has, object_mut, same, str_at};
 use super::super::{KindInfo, Strategy, access, meta};
-use super::{controller, count_or_percent, is_zero, status, template, template_warnings};
+use super::{
+    at_most_all, controller, count_or_percent, is_zero, status, template, template_warnings,
+};
 
 pub(super) struct DaemonSet(pub(super) KindInfo);
 
@@ -114,6 +116,9 @@ fn daemon_set(obj: &Value, errors: &mut ErrorList) {
     let path = path.child("rollingUpdate");
     for key in ["maxUnavailable", "maxSurge"] {
         count_or_percent(rolling, key, &path, errors);
+    }
+    for key in ["maxUnavailable", "maxSurge"] {
+        at_most_all(rolling, key, &path, errors);
     }
     let [none, surge] = ["maxUnavailable", "maxSurge"].map(|k| is_zero(at(rolling, &[k])));
     if none && surge {

@@ -9,8 +9,10 @@ use super::super::fields::not_negative;
 use super::super::json::{
     at, at_mut, default, default_unset, has, keep, list_at, list_mut, same, set, str_at,
 };
-use super::super::{KindInfo, Strategy, claims, meta};
-use super::{controller, count_or_percent, is_zero, status, template, template_warnings};
+use super::super::{KindInfo, Strategy, claims, meta, pod_spec};
+use super::{
+    at_most_all, controller_of, count_or_percent, is_zero, status, template, template_warnings,
+};
 
 pub(super) struct StatefulSet(pub(super) KindInfo);
 
@@ -53,7 +55,7 @@ impl Strategy for StatefulSet {
 
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
-        stateful_set(obj, &mut errors);
+        stateful_set(obj, pod_spec::validate_template, &mut errors);
         let (spec, path) = (at(obj, &["spec"]), Path::new("spec"));
         let check = names::check_dns1123_label;
         fields::optional_name(spec, "serviceName", check, &path, &mut errors);
@@ -76,7 +78,14 @@ impl Strategy for StatefulSet {
             "minReadySeconds",
         ];
         let mut errors = meta::validate_update(&self.0, new, old);
-        stateful_set(new, &mut errors);
+        let mut before = ErrorList::new();
+        stateful_set(old, pod_spec::validate_template, &mut before);
+        // of a set that was not valid before, the template is not looked at again
+        let validate_template = match before.is_empty() {
+            true => pod_spec::validate_template,
+            false => |_: &Value, _: &Path, _: &mut ErrorList| {},
+        };
+        stateful_set(new, validate_template, &mut errors);
         let mut rest = at(new, &["spec"]).clone();
         for key in CHANGEABLE {
             keep(&mut rest, at(old, &["spec"]), key);
@@ -109,24 +118,35 @@ fn with_claims_as_volumes(obj: &Value) -> Value {
     else {
         return obj;
     };
-    let volumes = pod.entry("volumes").or_insert_with(|| json!([]));
-    if volumes.is_null() {
-        *volumes = json!([]);
-    }
-    let Some(volumes) = volumes.as_array_mut() else {
-        return obj;
-    };
+    // the pods' own are made from the names of the set and of the pod
+    pod.remove("hostname");
+    pod.remove("subdomain");
+    let mut volumes: Vec<Value> = Vec::new();
+    let has = |volumes: &[Value], name: &str| volumes.iter().any(|v| str_at(v, &["name"]) == name);
     for claim in &claims {
         let name = str_at(claim, &["metadata", "name"]);
-        if !name.is_empty() && !volumes.iter().any(|v| str_at(v, &["name"]) == name) {
+        if !has(&volumes, name) {
             volumes.push(json!({"name": name, "persistentVolumeClaim": {"claimName": name}}));
         }
     }
+    let others = pod.get("volumes").and_then(Value::as_array);
+    let claimed = volumes.clone();
+    for volume in others.into_iter().flatten() {
+        if !has(&claimed, str_at(volume, &["name"])) {
+            volumes.push(volume.clone());
+        }
+    }
+    pod.insert("volumes".to_owned(), Value::Array(volumes));
     obj
 }
 
-fn stateful_set(obj: &Value, errors: &mut ErrorList) {
-    controller(&with_claims_as_volumes(obj), "statefulset", errors);
+fn stateful_set(
+    obj: &Value,
+    validate_template: fn(&Value, &Path, &mut ErrorList),
+    errors: &mut ErrorList,
+) {
+    let obj = &with_claims_as_volumes(obj);
+    controller_of(obj, "statefulset", validate_template, errors);
     let path = Path::new("spec");
     let spec = at(obj, &["spec"]);
     let policy = str_at(spec, &["podManagementPolicy"]);
@@ -178,6 +198,7 @@ fn update_strategy(spec: &Value, path: &Path, errors: &mut ErrorList) {
                 let value = rolling["maxUnavailable"].clone();
                 errors.push(FieldError::invalid(&path, value, "cannot be 0"));
             }
+            at_most_all(rolling, "maxUnavailable", &at_rolling, errors);
         }
         "OnDelete" if rolling.is_null() => {}
         "OnDelete" => {
@@ -186,6 +207,7 @@ fn update_strategy(spec: &Value, path: &Path, errors: &mut ErrorList) {
         }
         other => {
             let fault = "must be 'RollingUpdate' or 'OnDelete'";
+            // a JSON value has the names sorted, the original the type first
             let value = json!({"Type": other, "RollingUpdate": shown()});
             errors.push(FieldError::invalid(path, value, fault));
         }
