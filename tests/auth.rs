@@ -289,3 +289,11 @@ fn items_095_184_an_approved_certificate_logs_in_also_by_a_credential_plugin() {
         "{refused}"
     );
 }
+
+#[test]
+fn the_certificate_names_the_address_that_the_server_listens_on() {
+    let Some(k) = any_kubectl() else { return };
+    let c = Cluster::up(&["--no-node", "--bind-address", "127.0.0.2"]);
+    assert!(c.server.contains("//127.0.0.2:"), "{}", c.server);
+    assert_eq!(kubectl(&c, &k, ["get", "--raw", "/readyz"]), "ok");
+}

@@ -226,8 +226,22 @@ fn discovery_and_explain_work() {
         for path in ["/healthz", "/livez", "/readyz"] {
             assert_eq!(kubectl(cluster, k, ["get", "--raw", path]), "ok");
         }
+        let metrics = kubectl(cluster, k, ["get", "--raw", "/metrics"]);
+        for series in [
+            "apiserver_request_total{",
+            "apiserver_client_certificate_expiration_seconds_count",
+            "# TYPE aggregator_unavailable_apiservice gauge",
+            // of the scheduler in the same process
+            "scheduler_preemption_attempts_total",
+        ] {
+            assert!(metrics.contains(series), "{series} in {metrics}");
+        }
+        let indicators = kubectl(cluster, k, ["get", "--raw", "/metrics/slis"]);
+        let etcd = r#"kubernetes_healthcheck{name="etcd",type="readyz"} 1"#;
+        assert!(indicators.contains(etcd), "{indicators}");
         assert!(
-            kubectl(cluster, k, ["get", "--raw", "/metrics"]).contains("apiserver_request_total")
+            !indicators.contains("apiserver_request_total"),
+            "{indicators}"
         );
     });
 }

@@ -14,12 +14,27 @@ pub(crate) fn scenario(kube: &Kube) {
         ]
         .concat(),
     );
+    comes_late(kube);
     ends(kube);
     inits(kube);
     probes(kube);
     graceful_end(kube, &host);
     back_off(kube);
     static_pod(kube);
+    came_late(kube);
+}
+
+/// A program that waits for a Secret by failing without it.
+fn comes_late(kube: &Kube) {
+    kube.wait_status("waits", "CrashLoopBackOff");
+    kube.run(["create", "secret", "generic", "late", "--from-literal=key="]);
+}
+
+/// Its next start finds the Secret, long before volumes are brought up to date by themselves.
+fn came_late(kube: &Kube) {
+    kube.wait_phase("waits", "Succeeded");
+    let restarts = kube.field("waits", ".status.containerStatuses[0].restartCount");
+    assert!(restarts.parse::<u32>().unwrap() <= 3, "{restarts}");
 }
 
 fn failures() -> String {
@@ -47,6 +62,16 @@ fn failures() -> String {
             "volumeMounts: [{name: work, mountPath: /work}]",
         )
         .replace("---", "  volumes: [{name: work, emptyDir: {}}]\n---"),
+        pod(
+            "waits",
+            "OnFailure",
+            "[ -e /late/key ]",
+            "volumeMounts: [{name: late, mountPath: /late}]",
+        )
+        .replace(
+            "---",
+            "  volumes: [{name: late, secret: {secretName: late, optional: true}}]\n---",
+        ),
     ]
     .concat()
 }

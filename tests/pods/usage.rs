@@ -235,6 +235,10 @@ fn monitored(kube: &Kube) {
         "{text}"
     );
     assert!(text.contains("machine_cpu_cores{"), "{text}");
+    assert_eq!(raw("/healthz"), "ok");
+    let indicators = raw("/metrics/slis");
+    let alive = r#"kubernetes_healthcheck{name="syncloop",type="healthz"} 1"#;
+    assert!(indicators.contains(alive), "{indicators}");
     let probes = raw("/metrics/probes");
     let idle = r#"prober_probe_total{probe_type="Readiness",result="successful",container="idle",pod="busy","#;
     assert!(probes.contains(idle), "{probes}");

@@ -38,7 +38,7 @@ use crate::metrics::AccessMetrics;
 use crate::tokens::TokenKeys;
 use crate::user::UserInfo;
 use crate::warnings::Warnings;
-use client_certificates::{ClientCertificates, next_change};
+use client_certificates::{ClientCertificates, end, next_change};
 use oidc::config::Configuration;
 use request_header::Proxies;
 use static_tokens::StaticTokens;
@@ -138,6 +138,8 @@ struct Judged {
     holds: Range<i64>,
     /// The user; why it is none; no certificate was shown.
     certificate: Option<Result<UserInfo, String>>,
+    /// When that certificate ends.
+    ends: Option<i64>,
     /// The certificate is that of an authenticating proxy.
     is_proxy: bool,
 }
@@ -328,6 +330,7 @@ impl Authenticator {
         let clients = by.clients.as_ref().filter(|_| shown);
         let judged = Arc::new(Judged {
             certificate: clients.map(|clients| clients.identify(chain)),
+            ends: end(chain),
             is_proxy,
             holds: now..next_change(chain, now),
             by,
@@ -353,7 +356,11 @@ impl Authenticator {
             }
         }
         match &judged.certificate {
-            Some(Ok(user)) => return Ok(user.clone()),
+            Some(Ok(user)) => {
+                let left = judged.ends.unwrap_or_default() - jiff::Timestamp::now().as_second();
+                server.access_metrics().shown_certificate(left);
+                return Ok(user.clone());
+            }
             Some(Err(reason)) => {
                 tracing::debug!(peer = ?connection.peer, reason, "client certificate refused");
             }

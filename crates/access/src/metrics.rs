@@ -20,6 +20,24 @@ const KNOWN_USERS: [&str; 5] = [
     "system:serviceaccount:kube-system:default",
 ];
 
+/// From half an hour to a year, in seconds.
+const CERTIFICATE_LIVES: [f64; 14] = [
+    0.0,
+    1_800.0,
+    3_600.0,
+    7_200.0,
+    21_600.0,
+    43_200.0,
+    86_400.0,
+    172_800.0,
+    345_600.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+];
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResultLabels {
     result: &'static str,
@@ -56,6 +74,7 @@ pub struct AccessMetrics {
     attempts: Family<ResultLabels, Gauge>,
     users: Family<UserLabels, Gauge>,
     authentication: Family<ResultLabels, Histogram>,
+    certificates: Histogram,
     requests: Family<ResultLabels, Counter>,
     authorization: Family<ResultLabels, Histogram>,
     decisions: Family<DecisionLabels, Counter>,
@@ -85,6 +104,7 @@ impl Default for AccessMetrics {
             attempts: Family::default(),
             users: Family::default(),
             authentication: durations(),
+            certificates: Histogram::new(CERTIFICATE_LIVES),
             requests: Family::default(),
             authorization: durations(),
             decisions: Family::default(),
@@ -120,6 +140,11 @@ impl AccessMetrics {
             "authentication_duration_seconds",
             "Time to authenticate a request",
             self.authentication.clone(),
+        );
+        r.register(
+            "apiserver_client_certificate_expiration_seconds",
+            "Remaining lifetime of the certificates that authenticated requests",
+            self.certificates.clone(),
         );
         r.register(
             "authorization_attempts",
@@ -209,6 +234,12 @@ impl AccessMetrics {
             let username = username(&user.name);
             self.users.get_or_create(&UserLabels { username }).inc();
         }
+    }
+
+    /// Counts a request by a client certificate that lives on for so many seconds.
+    #[expect(clippy::cast_precision_loss, reason = "seconds of a life fit")]
+    pub(crate) fn shown_certificate(&self, left: i64) {
+        self.certificates.observe(left as f64);
     }
 
     /// Counts what the authorization of a request led to: `allowed`, `denied`, `no-opinion`.

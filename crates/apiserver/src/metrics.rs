@@ -1,11 +1,11 @@
 //! Metrics under the names of Kubernetes.
 
 mod admission;
+mod aggregation;
 mod conversion;
 mod flow;
 mod process;
 mod stored;
-mod text;
 mod webhooks;
 
 use std::sync::Arc;
@@ -14,6 +14,8 @@ use std::time::Duration;
 use davit_access::AccessMetrics;
 use davit_access::RequestInfo;
 use davit_api::kinds::ResourceRow;
+use davit_listen::HealthTallies;
+use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -23,11 +25,11 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 pub(crate) use self::admission::{AdmissionMetrics, Step};
+pub(crate) use self::aggregation::AggregationMetrics;
 pub(crate) use self::conversion::ConversionMetrics;
 pub(crate) use self::flow::FlowMetrics;
 pub(crate) use self::process::ProcessMetrics;
 pub(crate) use self::stored::{ObjectCount, StoredMetrics};
-pub(crate) use self::text::{OPEN_METRICS, PROMETHEUS, prometheus};
 pub(crate) use self::webhooks::WebhookMetrics;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -90,7 +92,7 @@ struct InFlightLabels {
 
 /// The server's metrics.
 pub(crate) struct Metrics {
-    registry: Registry,
+    registry: Mutex<Registry>,
     requests: Family<RequestLabels, Counter>,
     durations: Family<TrialLabels, Histogram, fn() -> Histogram>,
     /// What objectives are measured by. Time in queues and of webhooks is not left out.
@@ -103,8 +105,11 @@ pub(crate) struct Metrics {
     pub(crate) access: Arc<AccessMetrics>,
     pub(crate) conversions: Arc<ConversionMetrics>,
     pub(crate) stored: StoredMetrics,
+    pub(crate) aggregation: AggregationMetrics,
     pub(crate) admission: AdmissionMetrics,
     pub(crate) process: ProcessMetrics,
+    /// On a page of its own.
+    pub(crate) health: HealthTallies,
     watch_events: Family<EventLabels, Counter>,
     pub(crate) tls_handshake_errors: Counter,
     pub(crate) panics: Counter,
@@ -128,7 +133,7 @@ const SIZES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 impl Metrics {
     pub(crate) fn new() -> Self {
         let metrics = Self {
-            registry: Registry::default(),
+            registry: Mutex::default(),
             requests: Family::default(),
             durations: Family::new_with_constructor(|| Histogram::new(DURATIONS)),
             objectives: Family::new_with_constructor(|| {
@@ -138,12 +143,14 @@ impl Metrics {
             deprecated: Family::default(),
             admission: AdmissionMetrics::new(),
             process: ProcessMetrics::new(),
+            health: HealthTallies::default(),
             long_running: Family::default(),
             in_flight: Family::default(),
             webhooks: WebhookMetrics::new(),
             access: Arc::new(AccessMetrics::default()),
             conversions: Arc::new(ConversionMetrics::new()),
             stored: StoredMetrics::default(),
+            aggregation: AggregationMetrics::default(),
             watch_events: Family::default(),
             tls_handshake_errors: Counter::default(),
             panics: Counter::default(),
@@ -155,11 +162,12 @@ impl Metrics {
     }
 
     fn registered(mut self) -> Self {
-        let r = &mut self.registry;
+        let r = self.registry.get_mut();
         self.webhooks.register(r);
         self.access.register(r);
         self.conversions.register(r);
         self.stored.register(r);
+        self.aggregation.register(r);
         r.register(
             "apiserver_request",
             "Requests by what they asked for and how they ended",
@@ -317,12 +325,17 @@ impl Metrics {
         set("mutating", mutating);
     }
 
+    /// Tells those of another component of this process, too.
+    pub(crate) fn include(&self, register: impl FnOnce(&mut Registry)) {
+        register(&mut self.registry.lock());
+    }
+
     /// The text form of OpenMetrics.
     pub(crate) fn text(&self) -> String {
         self.process.read();
         let mut text = String::new();
         // writing to a String cannot fail
-        let _ = encode(&mut text, &self.registry);
+        let _ = encode(&mut text, &self.registry.lock());
         text
     }
 }

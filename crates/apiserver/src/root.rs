@@ -1,9 +1,9 @@
 //! Everything that is not a resource: discovery, OpenAPI, version, health, metrics.
 
 use davit_api::status::Status;
+use davit_listen::PROMETHEUS;
 use http::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY,
-    X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{Method, Response, StatusCode};
 use serde_json::json;
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::body::ResponseBody;
 use crate::context::{Context, HandlerResult};
 use crate::discovery::{self, AggregatedVersion, Tagged};
-use crate::metrics::{OPEN_METRICS, ObjectCount, PROMETHEUS, prometheus};
+use crate::metrics::ObjectCount;
 use crate::negotiate::clauses;
 use crate::server::ApiServer;
 use crate::{backup, health, openapi, respond, version};
@@ -57,12 +57,15 @@ pub(crate) async fn handle(server: &ApiServer, context: &Context) -> HandlerResu
         }
         ["debug", "api_priority_and_fairness", what] => Ok(flow_dump(server, context, what)),
         ["metrics"] => Ok(metrics(server, context).await),
-        ["metrics", "slis"] => Ok(metrics(server, context).await),
+        ["metrics", "slis"] => {
+            let text = server.metrics().health.page();
+            Ok(respond::respond(StatusCode::OK, PROMETHEUS, text.into()))
+        }
         [".well-known", "openid-configuration"] => openid_configuration(server),
         ["openid", "v1", "jwks"] => Ok(jwks(server)),
-        [endpoint @ ("healthz" | "livez" | "readyz"), rest @ ..] => {
-            health::answer(server, context, endpoint, &rest.join("/")).await
-        }
+        ["healthz", rest @ ..] => health::answer(server, context, "healthz", &rest.join("/")).await,
+        ["livez", rest @ ..] => health::answer(server, context, "livez", &rest.join("/")).await,
+        ["readyz", rest @ ..] => health::answer(server, context, "readyz", &rest.join("/")).await,
         _ => Ok(respond::page_not_found()),
     }
 }
@@ -190,15 +193,8 @@ async fn metrics(server: &ApiServer, context: &Context) -> Response<ResponseBody
     metrics.stored.set(counts, size);
     server.in_flight().show(metrics);
     let text = metrics.text();
-    let accepts = context.headers.get_all(ACCEPT).iter();
-    let is_open = |value: &HeaderValue| {
-        let value = value.to_str().unwrap_or_default();
-        value.contains("application/openmetrics-text")
-    };
-    if accepts.into_iter().any(is_open) {
-        return respond::respond(StatusCode::OK, OPEN_METRICS, text.into());
-    }
-    respond::respond(StatusCode::OK, PROMETHEUS, prometheus(&text).into())
+    let (kind, text) = davit_listen::metrics_page(text, &context.headers);
+    respond::respond(StatusCode::OK, kind, text.into())
 }
 
 fn openid_configuration(server: &ApiServer) -> HandlerResult {

@@ -228,6 +228,14 @@ impl ApiServer {
         self.console
     }
 
+    /// Tells the metrics of another component of this process on its page, too.
+    pub fn include_metrics(
+        &self,
+        register: impl FnOnce(&mut prometheus_client::registry::Registry),
+    ) {
+        self.metrics.include(register);
+    }
+
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }

@@ -190,6 +190,9 @@ pub(crate) async fn start_server(
     server_options.kubelet_authority = nodes;
     server_options.data_dir = Some(data_dir.to_owned());
     server_options.extra_names.clone_from(&options.tls_san);
+    let own = own_addresses(address.ip(), services);
+    let own = own.iter().map(ToString::to_string);
+    server_options.extra_names.extend(own);
     server_options.advertise_address = options.advertise_address;
     server_options.shares_store = options.store.is_shared();
     server_options.kubernetes_form = options.store.form()?;
@@ -265,6 +268,15 @@ fn in_all_families(bind: IpAddr, services: &ServiceRanges) -> IpAddr {
     match services.families().any(|family| family == Family::V6) {
         true if bind == Ipv4Addr::UNSPECIFIED => Ipv6Addr::UNSPECIFIED.into(),
         _ => bind,
+    }
+}
+
+/// The addresses by which a server that listens on `bind` is reached and that its certificate names: that one, or what it
+/// advertises if it listens on all.
+fn own_addresses(bind: IpAddr, services: ServiceRanges) -> Vec<IpAddr> {
+    match bind.is_unspecified() {
+        true => machine_addresses(services),
+        false => vec![bind],
     }
 }
 
@@ -437,8 +449,8 @@ pub(crate) struct NodeStart<'a> {
     pub(crate) demo: bool,
 }
 
-/// The addresses of a node unless flags say: one of each family of Services, as far as this machine has them.
-fn node_addresses(services: ServiceRanges) -> Vec<IpAddr> {
+/// The addresses of this machine: one of each family of Services, as far as it has them.
+fn machine_addresses(services: ServiceRanges) -> Vec<IpAddr> {
     let four = davit_node::agent::default_address;
     let found = services.families().filter_map(|family| match family {
         Family::V4 => Some(four()),
@@ -448,6 +460,12 @@ fn node_addresses(services: ServiceRanges) -> Vec<IpAddr> {
     if found.is_empty() {
         found.push(four());
     }
+    found
+}
+
+/// The addresses of a node unless flags say.
+fn node_addresses(services: ServiceRanges) -> Vec<IpAddr> {
+    let found = machine_addresses(services);
     if found.len() < services.families().count()
         || found
             .first()

@@ -98,12 +98,15 @@ impl Cluster {
             let configuration =
                 scheduler::embedded_configuration(args.scheduler_config.as_deref(), &features)?;
             let client = server.client(SCHEDULER, &[]);
+            let metrics = davit_scheduler::Metrics::default();
+            server.server.include_metrics(|page| metrics.register(page));
             let work = {
                 let (client, features) = (client.clone(), features.clone());
                 move |cancel| {
                     let options = davit_scheduler::SchedulerOptions {
                         configuration: configuration.clone(),
                         features: features.clone(),
+                        metrics: metrics.clone(),
                         ..davit_scheduler::SchedulerOptions::default()
                     };
                     let scheduler = davit_scheduler::Scheduler::new(client.clone(), options);

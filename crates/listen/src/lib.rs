@@ -11,15 +11,19 @@
 //! A connection on which nothing is asked for is closed after a while, and so is one whose client asks and does not take
 //! the answer, piece by piece where it goes on. What answers hold until they are taken is counted by user, in the same way as
 //! connections; so are upgraded connections, which are closed when nothing has come or gone for long.
+//!
+//! What servers tell of themselves has one form, too: pages of metrics, and what came of their health checks.
 #![forbid(unsafe_code)]
 
 mod accept;
 mod body;
 mod connections;
 mod exchange;
+mod exposition;
 mod handshakes;
 #[cfg(test)]
 mod heads;
+mod health;
 mod http;
 mod pool;
 mod shares;
@@ -30,7 +34,9 @@ pub use accept::accept;
 pub use body::TrackedBody;
 pub use connections::{ConnectionLimits, Connections, IDLE, Lease};
 pub use exchange::{AnswerKind, Busy, Exchange};
+pub use exposition::{PROMETHEUS, metrics_page};
 pub use handshakes::handshake;
+pub use health::HealthTallies;
 pub use http::{HttpLimits, http};
 pub use shares::{Share, Shares};
 pub use socket::Socket;

@@ -1,5 +1,6 @@
 //! Metrics of the node under the original's names.
 
+use davit_listen::HealthTallies;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -67,8 +68,10 @@ pub struct Metrics {
     pub started_pods: Counter,
     /// `kubelet_pod_watch_events_dropped_total`: events of the pods API that slow clients missed.
     pub watch_dropped: Counter,
-    /// `kubelet_evictions_total`.
-    pub evictions: Family<EvictionSignal, Counter>,
+    /// `kubelet_evictions`: a counter, which goes by the name that the kubelet gives it and not by OpenMetrics'.
+    pub evictions: Family<EvictionSignal, Gauge>,
+    /// What came of the checks under `/healthz`; on a page of its own.
+    pub health: HealthTallies,
 }
 
 fn durations() -> Histogram {
@@ -98,6 +101,7 @@ impl Metrics {
             started_pods: Counter::default(),
             watch_dropped: Counter::default(),
             evictions: Family::default(),
+            health: HealthTallies::default(),
         };
         let name: Family<NodeName, Gauge> = Family::default();
         name.get_or_create(&NodeName {
@@ -177,5 +181,26 @@ impl Metrics {
         // Writing into a String cannot fail.
         let _ = prometheus_client::encoding::text::encode(&mut out, &self.registry.lock());
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evictions_go_by_the_kubelets_name() {
+        let metrics = Metrics::new("n", |_| {}, |_| {});
+        let signal = EvictionSignal {
+            eviction_signal: "memory.available".to_owned(),
+        };
+        metrics.evictions.get_or_create(&signal).inc();
+        let (_, page) = davit_listen::metrics_page(metrics.encode(), &http::HeaderMap::new());
+        for line in [
+            "# TYPE kubelet_evictions counter",
+            r#"kubelet_evictions{eviction_signal="memory.available"} 1"#,
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} in {page}");
+        }
     }
 }

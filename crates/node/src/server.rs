@@ -27,7 +27,7 @@ use davit_listen::{
     AnswerKind, ConnectionLimits, Connections, Exchange, HttpLimits, Lease, Socket, TrackedBody,
 };
 use davit_streaming::Body;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -272,10 +272,11 @@ async fn route(state: &Arc<Shared>, request: Request<Incoming>, path: &str) -> R
     let get = request.method() == Method::GET;
     match parts.as_slice() {
         ["healthz", ..] => healthz::answer(ctx, &parts),
-        ["metrics"] if get => openmetrics(ctx.metrics.encode()),
+        ["metrics"] if get => metrics(ctx.metrics.encode(), request.headers()),
+        ["metrics", "slis"] if get => exposition::serve_text(ctx.metrics.health.page()),
         ["metrics", "resource"] if get => resource_metrics::serve(ctx).await,
         ["metrics", "cadvisor"] if get => cadvisor::serve(ctx).await,
-        ["metrics", "probes"] if get => openmetrics(ctx.probes.metrics().encode()),
+        ["metrics", "probes"] if get => metrics(ctx.probes.metrics().encode(), request.headers()),
         ["pods" | "runningpods"] if get => pods(ctx),
         ["configz"] if get => configz::serve(ctx),
         ["stats", "summary"] | ["stats"] if get => stats::summary(ctx).await,
@@ -329,12 +330,10 @@ pub(crate) fn text(status: StatusCode, message: impl Into<Bytes>) -> Response<Bo
     response
 }
 
-fn openmetrics(encoded: String) -> Response<Body> {
-    let mut response = text(StatusCode::OK, encoded);
-    set_type(
-        &mut response,
-        "application/openmetrics-text; version=1.0.0; charset=utf-8",
-    );
+fn metrics(encoded: String, asked: &HeaderMap) -> Response<Body> {
+    let (kind, page) = davit_listen::metrics_page(encoded, asked);
+    let mut response = text(StatusCode::OK, page);
+    set_type(&mut response, kind);
     response
 }
 

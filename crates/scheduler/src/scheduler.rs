@@ -66,6 +66,8 @@ pub struct SchedulerOptions {
     pub flush_after: Duration,
     /// Feature gates; those that plugins belong to have been looked at where the configuration was read.
     pub features: Features,
+    /// Where is counted what is done; several schedulers, one after another, may count in the same place.
+    pub metrics: Metrics,
 }
 
 impl Default for SchedulerOptions {
@@ -76,6 +78,7 @@ impl Default for SchedulerOptions {
             profiles: Vec::new(),
             flush_after: QueueOptions::default().flush_after,
             features: Features::default(),
+            metrics: Metrics::default(),
         }
     }
 }
@@ -172,7 +175,7 @@ impl Scheduler {
         for warning in configuration.without_effect() {
             tracing::warn!("scheduler configuration: {warning}");
         }
-        let metrics = Metrics::default();
+        let metrics = options.metrics.clone();
         let devices = Devices::new(Arc::new(Selectors::kubernetes()));
         let mut handle = FrameworkHandle::new("", Some(client.clone()), devices);
         handle.extenders = Extenders::new(&configuration.extenders, metrics.clone())?;

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use davit_client::subject::Subject;
 use davit_client::{AccessAttributes, Reviewed, Reviews};
 use davit_listen::{
-    AnswerKind, ConnectionLimits, Connections, Exchange, HttpLimits, Lease, Socket, TrackedBody,
+    AnswerKind, ConnectionLimits, Connections, Exchange, HealthTallies, HttpLimits, Lease,
+    PROMETHEUS, Socket, TrackedBody, metrics_page,
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -87,6 +88,7 @@ pub struct SchedulerServer {
 struct State {
     scheduler: Scheduler,
     metrics: Registry,
+    tallies: HealthTallies,
     clients: Option<Arc<dyn ClientCertVerifier>>,
     reviews: Reviews,
     always_allow_paths: Vec<String>,
@@ -132,6 +134,7 @@ impl SchedulerServer {
         let state = State {
             scheduler,
             metrics,
+            tallies: HealthTallies::default(),
             clients,
             reviews: options.reviews,
             always_allow_paths: options.always_allow_paths,
@@ -257,7 +260,7 @@ impl State {
             .uri()
             .query()
             .is_some_and(|q| q.split('&').any(|p| p.split('=').next() == Some("verbose")));
-        self.page(path, verbose)
+        self.page(path, verbose, request.headers())
     }
 
     /// Who calls; nobody if what is shown does not count. There are no anonymous callers.
@@ -278,44 +281,56 @@ impl State {
         self.reviews.token(bearer(headers)?).await
     }
 
-    fn page(&self, path: &str, verbose: bool) -> Response<Full<Bytes>> {
+    fn page(&self, path: &str, verbose: bool, asked: &HeaderMap) -> Response<Full<Bytes>> {
         let synced = self.scheduler.is_idle_or_synced();
+        let ready = [("ping", true), ("sched-handler-sync", synced)];
         match path.trim_end_matches('/') {
-            "/healthz" | "/livez" => health(path, &[("ping", true)], verbose),
-            "/readyz" => health(
-                path,
-                &[("ping", true), ("sched-handler-sync", synced)],
-                verbose,
-            ),
+            "/healthz" => self.health("healthz", &ready[..1], verbose),
+            "/livez" => self.health("livez", &ready[..1], verbose),
+            "/readyz" => self.health("readyz", &ready, verbose),
             "/healthz/ping" | "/livez/ping" | "/readyz/ping" => text(StatusCode::OK, "ok"),
             "/readyz/sched-handler-sync" => health(path, &[("sched-handler-sync", synced)], false),
-            "/metrics" => self.metrics(),
+            "/metrics" => self.metrics(asked),
+            "/metrics/slis" => page_of(PROMETHEUS, self.tallies.page()),
             "/configz" => {
                 let config = self.scheduler.configuration();
                 let body = serde_json::json!({ "componentconfig": config }).to_string();
-                let mut response = text(StatusCode::OK, body);
-                let json = header::HeaderValue::from_static("application/json");
-                response.headers_mut().insert(header::CONTENT_TYPE, json);
-                response
+                page_of("application/json", body)
             }
             _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
         }
     }
 
-    fn metrics(&self) -> Response<Full<Bytes>> {
-        let mut out = String::new();
-        if prometheus_client::encoding::text::encode(&mut out, &self.metrics).is_err() {
+    fn health(
+        &self,
+        endpoint: &'static str,
+        checks: &[(&'static str, bool)],
+        verbose: bool,
+    ) -> Response<Full<Bytes>> {
+        for (check, passed) in checks {
+            self.tallies.count(endpoint, check, *passed);
+        }
+        health(endpoint, checks, verbose)
+    }
+
+    fn metrics(&self, asked: &HeaderMap) -> Response<Full<Bytes>> {
+        let mut open = String::new();
+        if prometheus_client::encoding::text::encode(&mut open, &self.metrics).is_err() {
             return text(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "metrics cannot be written\n",
             );
         }
-        let mut response = text(StatusCode::OK, out);
-        let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-        let kind = header::HeaderValue::from_static(kind);
-        response.headers_mut().insert(header::CONTENT_TYPE, kind);
-        response
+        let (kind, text) = metrics_page(open, asked);
+        page_of(kind, text)
     }
+}
+
+fn page_of(kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = text(StatusCode::OK, body);
+    let kind = header::HeaderValue::from_static(kind);
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
 }
 
 /// The API verb of a request.

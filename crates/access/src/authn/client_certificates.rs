@@ -53,6 +53,12 @@ impl ClientCertificates {
     }
 }
 
+/// When the certificate of the caller itself ends, in seconds since 1970.
+pub(crate) fn end(chain: &[CertificateDer<'_>]) -> Option<i64> {
+    let (_, parsed) = X509Certificate::from_der(chain.first()?).ok()?;
+    Some(parsed.validity().not_after.timestamp())
+}
+
 /// The moments (seconds since 1970) at which certificates of a chain begin or cease to be valid, after `now`, the first of
 /// them: until then nothing but the authorities changes what the chain stands for.
 pub(crate) fn next_change(chain: &[CertificateDer<'_>], now: i64) -> i64 {

@@ -94,6 +94,11 @@ async fn reconcile(
             return false;
         }
     };
+    let names = objects
+        .iter()
+        .filter_map(|object| object["metadata"]["name"].as_str());
+    let names = names.map(str::to_owned).collect();
+    server.metrics().aggregation.exist(names);
     let aggregation = server.aggregation();
     let before = aggregation.backends();
     let mut table = HashMap::new();
@@ -142,6 +147,9 @@ async fn attend(server: Weak<ApiServer>, backend: Arc<Backend>) {
                 "availability of an aggregated API server changed"
             );
         }
+        let lost = (backend.is_available() && !available).then_some(verdict.1);
+        let metrics = &live.metrics().aggregation;
+        metrics.found(&backend.name, available, lost);
         backend.set_available(available);
         if available {
             failures = 0;

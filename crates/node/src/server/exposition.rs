@@ -11,7 +11,7 @@ pub(super) type Sample = (String, f64, Option<i64>);
 /// The answer with such a text.
 pub(super) fn serve_text(encoded: String) -> Response<Body> {
     let mut response = text(StatusCode::OK, encoded);
-    set_type(&mut response, "text/plain; version=0.0.4; charset=utf-8");
+    set_type(&mut response, davit_listen::PROMETHEUS);
     response
 }
 

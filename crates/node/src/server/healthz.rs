@@ -18,13 +18,29 @@ use tokio_util::sync::CancellationToken;
 /// The answer to a path below `/healthz`.
 pub(super) fn answer(ctx: &Context, path: &[&str]) -> Response<Body> {
     match path {
-        ["healthz"] if ctx.devices.healthy() => text(StatusCode::OK, "ok"),
-        ["healthz"] => text(
+        ["healthz"] => whole(ctx),
+        ["healthz", "ping" | "log" | "syncloop"] => text(StatusCode::OK, "ok"),
+        _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+    }
+}
+
+/// All checks.
+fn whole(ctx: &Context) -> Response<Body> {
+    let serves_plugins = ctx.devices.healthy();
+    for (check, passed) in [
+        ("ping", true),
+        ("log", true),
+        ("syncloop", true),
+        ("device-plugin", serves_plugins),
+    ] {
+        ctx.metrics.health.count("healthz", check, passed);
+    }
+    match serves_plugins {
+        true => text(StatusCode::OK, "ok"),
+        false => text(
             StatusCode::INTERNAL_SERVER_ERROR,
             "device-plugin registration server is not serving",
         ),
-        ["healthz", "ping" | "log" | "syncloop"] => text(StatusCode::OK, "ok"),
-        _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
     }
 }
 

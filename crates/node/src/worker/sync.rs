@@ -16,6 +16,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// How long one attempt waits for the node's own object.
 const NODE: Duration = Duration::from_secs(10);
+/// Volumes are brought up to date when they were so this long ago.
+const OLD: Duration = RESYNC.saturating_sub(Duration::from_secs(5));
+/// The same where a container is about to start: what it fails without may have come since, as for the kubelet.
+const OLD_AT_STARTS: Duration = Duration::from_secs(1);
 
 impl Worker {
     pub(super) async fn sync(&mut self) -> Next {
@@ -95,8 +99,9 @@ impl Worker {
             .filter(|s| s.wait.is_none())
             .cloned()
             .collect();
+        let limit = if due.is_empty() { OLD } else { OLD_AT_STARTS };
         if (!due.is_empty() || self.volumes_old())
-            && let Err(next) = self.prepare_volumes(runtime).await
+            && let Err(next) = self.prepare_volumes(runtime, limit).await
         {
             return next;
         }
@@ -219,12 +224,12 @@ impl Worker {
     }
 
     fn volumes_old(&self) -> bool {
-        self.volumes_at
-            .is_none_or(|at| at.elapsed() >= RESYNC - Duration::from_secs(5))
+        self.volumes_at.is_none_or(|at| at.elapsed() >= OLD)
     }
 
-    async fn prepare_volumes(&mut self, runtime: &PodRuntime) -> Result<(), Next> {
-        let fresh = self.volumes_at.is_some() && !self.volumes_old();
+    /// Makes the volumes, or brings those up to date that were so `limit` ago or longer.
+    async fn prepare_volumes(&mut self, runtime: &PodRuntime, limit: Duration) -> Result<(), Next> {
+        let fresh = self.volumes_at.is_some_and(|at| at.elapsed() < limit);
         // An ephemeral container may use a volume that no other does.
         if fresh && volumes::are_all(&self.pod, &self.volumes) {
             return Ok(());

@@ -1,19 +1,38 @@
-//! The text form of Prometheus, made from that of OpenMetrics.
+//! Pages of metrics, in the text form of OpenMetrics or in that of Prometheus, which is made from it.
 //!
 //! The two differ in the names of families: OpenMetrics names a counter without the suffix `_total` of its samples.
 
 use std::collections::HashSet;
 
-/// The media type of [`prometheus`].
-pub(crate) const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// The media type of what it is made from.
-pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+use hyper::HeaderMap;
+use hyper::header::ACCEPT;
 
-/// Counters that Kubernetes names without the suffix: gauges in OpenMetrics, which insists on it.
-const PLAIN_COUNTERS: [&str; 2] = ["authentication_attempts", "authenticated_user_requests"];
+/// The media type of Prometheus' text form.
+pub const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Counters that Kubernetes names without the suffix, or as a gauge with it: gauges in OpenMetrics, which insists on it.
+const PLAIN_COUNTERS: [&str; 4] = [
+    "aggregator_unavailable_apiservice_total",
+    "authentication_attempts",
+    "authenticated_user_requests",
+    "kubelet_evictions",
+];
+
+/// A page of metrics as a client asks for it: its media type and its text. `open` is that of OpenMetrics, which goes to those
+/// that name it.
+#[must_use]
+pub fn metrics_page(open: String, asked: &HeaderMap) -> (&'static str, String) {
+    let accepts = asked.get_all(ACCEPT).iter();
+    let mut accepts = accepts.filter_map(|value| value.to_str().ok());
+    match accepts.any(|value| value.contains("application/openmetrics-text")) {
+        true => (OPEN_METRICS, open),
+        false => (PROMETHEUS, prometheus(&open)),
+    }
+}
 
 /// OpenMetrics text as Prometheus text.
-pub(crate) fn prometheus(open: &str) -> String {
+fn prometheus(open: &str) -> String {
     let counters: HashSet<&str> = open
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
@@ -52,6 +71,21 @@ pub(crate) fn prometheus(open: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_names_openmetrics_gets_it() {
+        let page = |accept: &'static str| {
+            let headers = [(ACCEPT, accept.parse().unwrap())].into_iter().collect();
+            metrics_page("# TYPE a counter\na_total 1\n# EOF\n".to_owned(), &headers)
+        };
+        let (kind, text) = page("application/openmetrics-text;version=1.0.0,text/plain;q=0.5");
+        assert_eq!((kind, text.ends_with("# EOF\n")), (OPEN_METRICS, true));
+        let (kind, text) = page("text/plain");
+        assert_eq!(
+            (kind, &*text),
+            (PROMETHEUS, "# TYPE a_total counter\na_total 1\n")
+        );
+    }
 
     #[test]
     fn families_of_counters_carry_the_names_of_their_samples() {
