@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 mod console;
+mod dist;
 mod docs;
 mod kinds;
 mod layers;
@@ -30,6 +31,7 @@ fn main() -> Result<()> {
         ["docs"] => docs::run(&root),
         ["reference"] => docs::reference(&root, &built(&root), false),
         ["reference", "--check"] => docs::reference(&root, &built(&root), true),
+        ["dist", flags @ ..] => dist::run(&root, flags),
         ["proto"] => proto::run(),
         ["layers"] => layers::run()
             .and_then(|()| modules::run(&root))
