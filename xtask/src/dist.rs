@@ -4,14 +4,12 @@
 mod deb;
 
 use anyhow::{Context, Result, bail};
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Shells that get a completion script: name, place in the archive, place in the package.
 const SHELLS: [(&str, &str, &str); 3] = [
@@ -346,10 +344,22 @@ fn tar(tree: &Tree, date: u64) -> Result<Vec<u8>> {
     Ok(archive.into_inner()?)
 }
 
+/// By the machine's gzip, without name and time: this program is built without optimization, and binaries are large.
 fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
-    let mut packed = GzEncoder::new(Vec::new(), Compression::default());
-    packed.write_all(bytes)?;
-    Ok(packed.finish()?)
+    let mut gzip = Command::new("gzip");
+    gzip.arg("-n").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut gzip = gzip.spawn().context("gzip")?;
+    let mut input = gzip.stdin.take().context("gzip")?;
+    let output = std::thread::scope(|scope| {
+        // Whoever writes all before he reads waits for ever; what fails shows in the status.
+        scope.spawn(move || input.write_all(bytes));
+        gzip.wait_with_output()
+    });
+    let output = output.context("gzip")?;
+    if !output.status.success() {
+        bail!("gzip: {}", output.status);
+    }
+    Ok(output.stdout)
 }
 
 fn hex(bytes: &[u8]) -> String {
