@@ -218,7 +218,7 @@ mod tests {
             }
             let text = text.replace("\x1b[31ma", "a");
             let rest = text.replace('\n', "");
-            assert!(!rest.contains(|c: char| c.is_control()), "{text:?}");
+            assert!(!rest.contains(char::is_control), "{text:?}");
             assert!(!text.contains('\u{202e}'), "{text:?}");
         }
     }

@@ -3,6 +3,7 @@
 mod man;
 
 use anyhow::{Context, Result};
+use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, Command};
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -120,7 +121,7 @@ fn argument(arg: &Arg) -> DescribedArgument {
     let shown: Vec<&str> = values
         .iter()
         .filter(|v| !v.is_hide_set())
-        .map(|v| v.get_name())
+        .map(PossibleValue::get_name)
         .collect();
     if takes && !shown.is_empty() && !arg.is_hide_possible_values_set() {
         let _infallible = write!(help, " [{}]", shown.join(", "));
