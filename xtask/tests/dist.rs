@@ -1,4 +1,5 @@
 //! What `cargo xtask dist` makes of a binary can be unpacked, verified and installed, and is the same each time.
+#![allow(clippy::unwrap_used, reason = "helpers of a test")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
