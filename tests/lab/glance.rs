@@ -116,8 +116,151 @@ fn a_cluster_is_seen_at_a_glance() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains(says), "{said}");
     }
+    names_and_drawings(&cluster);
+    colours_are_for_terminals(&cluster);
+    shells_are_told_the_names(&cluster);
     top_draws_on_a_terminal(&cluster);
     events_come_live(&cluster, &kubectl_binary);
+}
+
+fn names_and_drawings(cluster: &Cluster) {
+    let names = told(cluster, "devices -o name");
+    let expected = ["0", "1", "2"].map(|n| format!("sim-0/hardware-vendor.example/foo/foo-{n}\n"));
+    assert_eq!(names, expected.concat());
+    assert_eq!(
+        told(cluster, "devices -o name --resource x.example/none"),
+        ""
+    );
+    let events = told(cluster, "events -o name --for pod/greedy");
+    assert!(events.starts_with("event/greedy."), "{events}");
+    assert!(told(cluster, "features -o name").lines().count() > 50);
+    let drawn = told(cluster, "devices --numa");
+    let explained = told(cluster, "explain node sim-0");
+    println!("{drawn}\n{explained}");
+    for text in [&drawn, &explained] {
+        assert!(
+            text.contains("1 of 3 held") && text.contains("Unhealthy   foo-2"),
+            "{text}"
+        );
+        assert!(text.contains("default/holder   foo-"), "{text}");
+    }
+    assert!(explained.starts_with("Node sim-0: ready\n"), "{explained}");
+    let output = davit(cluster, "explain node nobody");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(davit(cluster, "explain nothing").status.code(), Some(2));
+}
+
+fn colours_are_for_terminals(cluster: &Cluster) {
+    const RED: &str = "\x1b[31mUnhealthy\x1b[0m";
+    assert!(!told(cluster, "devices").contains('\x1b'));
+    assert!(told(cluster, "devices --color always").contains(RED));
+    assert!(told(cluster, "explain pod greedy --color always").contains("\x1b["));
+    assert!(told(cluster, "events --color always").contains("\x1b[33mWarning\x1b[0m"));
+    assert!(told(cluster, "status --color always").contains("\x1b[1mNodes\x1b[0m"));
+    for structured in [
+        "devices -o json --color always",
+        "devices -o name --color always",
+    ] {
+        assert!(!told(cluster, structured).contains('\x1b'), "{structured}");
+    }
+    if program("script").is_none() {
+        return;
+    }
+    let shown = |line: &str, no_color: &str| {
+        let mut command = Command::new("timeout");
+        let line = format!("{DAVIT} {line}");
+        command
+            .args(["60", "script", "-qec", &line, "/dev/null"])
+            .env("KUBECONFIG", &cluster.kubeconfig)
+            .env("TERM", "xterm")
+            .env("NO_COLOR", no_color)
+            .stdin(Stdio::null());
+        run(&mut command)
+    };
+    assert!(shown("devices", "").contains(RED));
+    assert!(!shown("devices", "1").contains("\x1b["));
+    assert!(!shown("devices --color never", "").contains("\x1b["));
+}
+
+/// What a shell's script asks for when somebody presses Tab at the end of the line.
+fn completed(cluster: &Path, line: &str) -> String {
+    let words: Vec<&str> = line.split(' ').collect();
+    let mut command = Command::new(DAVIT);
+    command.env("DAVIT_COMPLETE", "bash");
+    command.env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
+    command.env("_CLAP_COMPLETE_COMP_TYPE", "9");
+    command.env("_CLAP_COMPLETE_SPACE", "true");
+    command.env("_CLAP_IFS", "\n").env("KUBECONFIG", cluster);
+    let output = output(command.arg("--").args(words));
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn shells_are_told_the_names(cluster: &Cluster) {
+    for (line, names) in [
+        ("davit devices --node ", "sim-0"),
+        (
+            "davit devices --resource hardware",
+            "hardware-vendor.example/foo",
+        ),
+        ("davit explain pod ", "greedy holder"),
+        ("davit explain pod -n default h", "holder"),
+        ("davit explain node s", "sim-0"),
+        ("davit explain pod -n kube-p", "kube-public"),
+        ("davit logs holder -c ", "main"),
+        ("davit events --for pod/g", "pod/greedy"),
+        ("davit events --for cl", "claim/"),
+    ] {
+        let got = completed(&cluster.kubeconfig, line);
+        let got: Vec<&str> = got
+            .split_whitespace()
+            .filter(|name| !name.starts_with('-'))
+            .collect();
+        assert_eq!(got.join(" "), names, "{line}");
+    }
+    // kubectl asks by this name.
+    let programs = temp_dir();
+    let asks = programs.path().join("kubectl_complete-davit");
+    std::os::unix::fs::symlink(DAVIT, &asks).unwrap();
+    let mut kubectls = Command::new(&asks);
+    kubectls.args(["explain", "pod", "-n", "default", "gr"]);
+    assert_eq!(
+        run(kubectls.env("KUBECONFIG", &cluster.kubeconfig)),
+        "greedy\n:4\n"
+    );
+    // A cluster that is away.
+    let nobody = cluster.dir.path().join("nobody");
+    let text = std::fs::read_to_string(&cluster.kubeconfig).unwrap();
+    std::fs::write(
+        &nobody,
+        text.replace(&cluster.server, "https://127.0.0.1:1"),
+    )
+    .unwrap();
+    let away = output(
+        Command::new(DAVIT)
+            .arg("devices")
+            .env("KUBECONFIG", &nobody),
+    );
+    let said = String::from_utf8(away.stderr).unwrap();
+    let begins = said.starts_with("davit: cannot list nodes: client error");
+    assert!(begins && said.contains("`davit up` starts one"), "{said}");
+    let got = completed(&nobody, "davit devices --node ");
+    assert!(!got.contains("sim-0"), "{got}");
+    // What the shells are given asks davit.
+    let directory = Path::new(DAVIT).parent().unwrap().display();
+    let path = std::env::var("PATH").unwrap();
+    let ask = "source <(davit completion bash); COMP_WORDS=(davit explain node s); COMP_CWORD=3; COMP_TYPE=9; \
+               _clap_complete_davit davit s node; printf '%s' \"${COMPREPLY[*]}\"";
+    let mut bash = Command::new("bash");
+    bash.args(["-c", ask])
+        .env("PATH", format!("{directory}:{path}"));
+    assert_eq!(
+        run(bash.env("KUBECONFIG", &cluster.kubeconfig)).trim(),
+        "sim-0"
+    );
 }
 
 /// `davit top` with a terminal of its own, which `script` makes.
@@ -157,7 +300,8 @@ fn top_draws_on_a_terminal(cluster: &Cluster) {
     until(&mut out, &mut seen, "greedy");
     keys.write_all(b"q").unwrap();
     drop(keys);
-    until(&mut out, &mut seen, "-cstopb");
+    // The last that stty tells.
+    until(&mut out, &mut seen, "extproc");
     child.wait().unwrap();
     // The screen, the cursor and the modes are as before.
     let (_, after) = seen.rsplit_once("\x1b[?25h\x1b[?1049l").unwrap();

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 mod console;
+mod dist;
+mod docs;
 mod kinds;
 mod layers;
 mod modules;
@@ -26,12 +28,24 @@ fn main() -> Result<()> {
         }
         ["console"] => console::write(&root),
         ["console", "--check"] => console::check(&root),
+        ["docs"] => docs::run(&root),
+        ["reference"] => docs::reference(&root, &built(&root), false),
+        ["reference", "--check"] => docs::reference(&root, &built(&root), true),
+        ["dist", flags @ ..] => dist::run(&root, flags),
         ["proto"] => proto::run(),
         ["layers"] => layers::run()
             .and_then(|()| modules::run(&root))
             .and_then(|()| paths::run(&root)),
-        _ => bail!("usage: cargo xtask kinds --from FILE | proto | layers | console [--check]"),
+        _ => bail!(
+            "usage: cargo xtask kinds --from FILE | proto | layers | console [--check] | docs | reference [--check] | \
+             dist [--binary FILE | --target TARGET] [--to DIR]"
+        ),
     }
+}
+
+/// The binary that `cargo build` and `cargo test` make.
+fn built(root: &Path) -> PathBuf {
+    root.join("target/debug/davit")
 }
 
 fn workspace_root() -> Result<PathBuf> {

@@ -4,7 +4,9 @@ use crate::access::AccessOptions;
 use crate::cluster_flag::Cluster;
 use crate::join::JoinFlags;
 use crate::kubelet_flags::KubeletFlags;
-use crate::output::Output;
+use crate::live::{self, Live};
+use crate::output::{ListOutput, Output};
+use crate::page::ColorChoice;
 use crate::plugin;
 use crate::pod_ranges::{ClusterCidrs, NodeSizes};
 use crate::scheduler_flags::SchedulerFlags;
@@ -18,15 +20,22 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+/// How processes of davit end (docs/terminal.md).
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed, with the reason on stderr; 2 a command line that is not understood; \
+                          3 something needs attention (`davit status --exit-code`).";
+
 /// A Kubernetes-compatible cluster for devices in one binary.
 #[derive(Debug, Parser)]
-#[command(name = "davit", version, about)]
+#[command(name = "davit", version, about, after_help = EXIT_CODES)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
     /// More log on stderr (-v info, -vv debug); DAVIT_LOG takes a full filter
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     verbose: u8,
+    /// Whether to print in colour
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t, global = true)]
+    pub(crate) color: ColorChoice,
 }
 
 /// What the plugin offers; everything else runs a cluster and is no matter of kubectl.
@@ -80,7 +89,7 @@ impl Args {
     }
 
     /// The commands as kubectl's users see them.
-    fn plugin() -> clap::Command {
+    pub(crate) fn plugin() -> clap::Command {
         let command = Self::command()
             .name(plugin::NAME)
             .bin_name("kubectl davit")
@@ -99,6 +108,8 @@ impl Args {
     pub(crate) fn default_log(&self) -> &'static str {
         // The client writes answers that it does not understand into the log, whatever is in them.
         match self.verbose {
+            // It also logs what it returns, which a command says itself.
+            0 if self.command.only_asks() => "warn,kube_client=off",
             0 => "warn,kube_client=error",
             1 => "info,kube_client=error",
             _ => "debug,hyper=info,h2=info,tower=info,rustls=info,kube=info,kube_client=error",
@@ -177,6 +188,9 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Print every command and flag as a page of the docs, or write manual pages
+    #[command(hide = true)]
+    Reference(crate::reference::ReferenceArgs),
     /// Print the version, as --version does
     Version,
     /// List the feature gates that are known, their stages and defaults
@@ -194,6 +208,24 @@ pub(crate) enum Command {
     /// The example driver of dynamic resource allocation
     #[command(hide = true)]
     ExampleGpu(example_gpu::Options),
+}
+
+impl Command {
+    /// It asks a cluster and ends.
+    fn only_asks(&self) -> bool {
+        matches!(
+            self,
+            Self::Devices(_)
+                | Self::Explain(_)
+                | Self::Status(_)
+                | Self::Top(_)
+                | Self::Events(_)
+                | Self::Logs(_)
+                | Self::Token(_)
+                | Self::Debug(_)
+                | Self::Backup(_)
+        )
+    }
 }
 
 /// Where the store is.
@@ -682,19 +714,51 @@ pub(crate) struct Explain {
 pub(crate) enum ExplainWhat {
     /// A pod
     #[command(visible_aliases = ["pods", "po"])]
-    Pod(Explained),
+    Pod(ExplainedPod),
     /// A resource claim
     #[command(visible_aliases = ["claims", "resourceclaim", "resourceclaims"])]
-    Claim(Explained),
+    Claim(ExplainedClaim),
+    /// A node: how it is, and its devices, CPUs and memory drawn by NUMA node
+    #[command(visible_aliases = ["nodes", "no"])]
+    Node(ExplainedNode),
 }
 
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Explained {
-    /// Name of the object
+pub(crate) struct ExplainedPod {
+    /// Name of the pod
+    #[arg(add = live::names(Live::Pods))]
     pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) how: ExplainedHow,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ExplainedClaim {
+    /// Name of the claim
+    #[arg(add = live::names(Live::Claims))]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) how: ExplainedHow,
+}
+
+/// Which cluster and namespace an object is in, and how it is shown.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ExplainedHow {
     /// Namespace of the object [default: the kubeconfig's]
-    #[arg(short, long)]
+    #[arg(short, long, add = live::names(Live::Namespaces))]
     pub(crate) namespace: Option<String>,
+    /// `json` for programs
+    #[arg(short, long, value_enum)]
+    pub(crate) output: Option<Output>,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ExplainedNode {
+    /// Name of the node
+    #[arg(add = live::names(Live::Nodes))]
+    pub(crate) name: String,
     /// `json` for programs
     #[arg(short, long, value_enum)]
     pub(crate) output: Option<Output>,
@@ -730,7 +794,7 @@ pub(crate) enum ImageAction {
     List {
         /// Output format
         #[arg(short, long, value_enum)]
-        output: Option<Output>,
+        output: Option<ListOutput>,
     },
     /// Remove images
     Rm {
@@ -739,6 +803,9 @@ pub(crate) enum ImageAction {
         images: Vec<String>,
     },
 }
+
+#[cfg(test)]
+mod documented;
 
 #[cfg(test)]
 mod tests {

@@ -95,13 +95,6 @@ pub(crate) fn with_flag(command: Command) -> Command {
     })
 }
 
-/// The script by which a shell completes davit's command lines.
-pub(crate) fn completion(command: &Command, shell: clap_complete::Shell) -> Vec<u8> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command.clone(), "davit", &mut script);
-    script
-}
-
 /// Adds to a command line what the environment and the file that it names say.
 ///
 /// `environment` answers with the value of a variable. A line that cannot be understood, or of a command that takes no
@@ -218,7 +211,7 @@ fn variable(arg: &Arg) -> Option<String> {
 
 /// Flags that mean the command line itself.
 fn is_not_for_files(long: &str) -> bool {
-    [FLAG, "help", "version", "verbose"].contains(&long)
+    [FLAG, "help", "version", "verbose", "color"].contains(&long)
 }
 
 /// The words that give a flag this text.

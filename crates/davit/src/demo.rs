@@ -4,6 +4,7 @@
 use crate::args::Up;
 use crate::components::RunningServer;
 use crate::devices;
+use crate::page::Paint;
 use crate::paths;
 use crate::paths::NodePaths;
 use anyhow::{Context, Result, bail};
@@ -113,6 +114,7 @@ impl Demo {
         Ok(devices::text(
             &devices::collect(&self.client, None).await?,
             false,
+            Paint::NONE,
         ))
     }
 

@@ -1,23 +1,22 @@
 //! `davit devices`: which device is where, healthy or not, and which container holds it.
 
+mod watch;
+
 use crate::cluster_flag::Cluster;
-use crate::output::Output;
-use crate::plain::{or_dash, shortened};
-use crate::{paths, table};
+use crate::live::{self, Live};
+use crate::output::{ListOutput, names};
+use crate::page::{Page, Paint};
+use crate::plain::{or_dash, printable, shortened};
+use crate::{numa, paths, table};
 use anyhow::{Context, Result, bail};
 use davit_api::devices::{Device, NodeDevices};
-use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
-use std::collections::BTreeMap;
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// How long one node may take to answer.
 const NODE_DEADLINE: Duration = Duration::from_secs(10);
-/// How long a watch waits before it asks a node again that went away.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// What `davit devices` takes.
 #[derive(Debug, Clone, clap::Args)]
@@ -26,30 +25,53 @@ pub(crate) struct Devices {
     pub(crate) cluster: Cluster,
     /// Output format
     #[arg(short, long, value_enum)]
-    pub(crate) output: Option<Output>,
+    pub(crate) output: Option<ListOutput>,
     /// Go on printing as things change
     #[arg(short, long)]
     pub(crate) watch: bool,
     /// Only this node
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = live::names(Live::Nodes))]
     pub(crate) node: Option<String>,
+    /// Only devices of this resource (of claims: this driver)
+    #[arg(long, value_name = "NAME", add = live::names(Live::Resources))]
+    pub(crate) resource: Option<String>,
+    /// Draw the nodes by their NUMA nodes: what each has, and who holds it
+    #[arg(long, conflicts_with_all = ["watch", "output"])]
+    pub(crate) numa: bool,
+}
+
+impl Devices {
+    /// What was asked for of what a node has said.
+    fn of(&self, mut answer: Answer) -> Answer {
+        if let (Some(resource), Ok(table)) = (&self.resource, &mut answer.1) {
+            table.devices.retain(|device| device.resource == *resource);
+            table.held.retain(|device| device.resource == *resource);
+            table.empty.retain(|empty| empty == resource);
+        }
+        answer
+    }
 }
 
 /// What one node said, or why it did not.
 pub(crate) type Answer = (String, Result<NodeDevices, String>);
 
-pub(crate) async fn run(args: Devices) -> Result<()> {
+pub(crate) async fn run(args: Devices, paint: Paint) -> Result<()> {
     let kubeconfig = paths::find_kubeconfig(args.cluster.kubeconfig.as_deref())?;
     let client = davit_client::from_kubeconfig(&kubeconfig).await?;
     if args.watch {
-        return watch(&client, &args).await;
+        return watch::run(&client, &args, paint).await;
     }
     let answers = collect(&client, args.node.as_deref()).await?;
+    let answers: Vec<Answer> = answers.into_iter().map(|answer| args.of(answer)).collect();
     let silent = !answers.is_empty() && answers.iter().all(|(_, answer)| answer.is_err());
     if silent {
         bail!("{}", notes(&answers).trim_end());
     }
-    print!("{}", format(&answers, args.output)?);
+    if args.numa {
+        print!("{}", drawn(&answers, paint));
+    } else {
+        print!("{}", format(&answers, args.output, paint)?);
+    }
     Ok(())
 }
 
@@ -108,143 +130,45 @@ async fn ask(client: &kube::Client, node: &str) -> Result<NodeDevices, String> {
     })
 }
 
-async fn watch(client: &kube::Client, args: &Devices) -> Result<()> {
-    let (updates, mut changed) = mpsc::channel::<Answer>(64);
-    let mut following = JoinSet::new();
-    for node in node_names(client, args.node.as_deref()).await? {
-        following.spawn(follow(client.clone(), node, updates.clone()));
-    }
-    drop(updates);
-    let wide = args.output == Some(Output::Wide);
-    let mut known: BTreeMap<String, Shown> = BTreeMap::new();
-    let mut signals = crate::shutdown::Signals::new()?;
-    loop {
-        tokio::select! {
-            () = signals.recv() => return Ok(()),
-            answer = changed.recv() => {
-                let Some((node, answer)) = answer else { return Ok(()) };
-                if args.output == Some(Output::Json) {
-                    if let Ok(devices) = &answer {
-                        println!("{}", serde_json::to_string(devices)?);
-                    }
-                    continue;
-                }
-                if args.output == Some(Output::Yaml) {
-                    if let Ok(devices) = &answer {
-                        print!("---\n{}", serde_saphyr::to_string(devices)?);
-                    }
-                    continue;
-                }
-                let now = Shown::new(&node, &answer, wide);
-                print!("{}", now.since(known.get(&node), wide));
-                known.insert(node, now);
-            }
+/// Every node by its NUMA nodes.
+fn drawn(answers: &[Answer], paint: Paint) -> String {
+    let mut page = Page::new(paint);
+    for (node, answer) in answers {
+        if let Ok(devices) = answer {
+            numa::draw(&mut page, node, devices);
         }
     }
+    page.lines(&notes(answers));
+    page.into_text()
 }
 
-/// Passes on what a node says, for ever; a node that goes away is asked again.
-async fn follow(client: kube::Client, node: String, updates: mpsc::Sender<Answer>) {
-    loop {
-        let ended = stream(&client, &node, &updates).await;
-        let why = ended
-            .err()
-            .map_or_else(|| "connection closed".to_owned(), |e| format!("{e:#}"));
-        if updates.send((node.clone(), Err(why))).await.is_err() {
-            return;
-        }
-        tokio::time::sleep(RETRY).await;
-    }
+/// `NODE/RESOURCE/DEVICE`, a line each.
+fn paths_of(tables: &[&NodeDevices]) -> String {
+    let of_table = |table: &&NodeDevices| -> Vec<String> {
+        let all = table.devices.iter().chain(&table.held);
+        all.map(|device| format!("{}/{}/{}", table.node, device.resource, device.id))
+            .collect()
+    };
+    let paths: Vec<String> = tables.iter().flat_map(of_table).collect();
+    names(paths.iter().map(String::as_str))
 }
 
-async fn stream(client: &kube::Client, node: &str, updates: &mpsc::Sender<Answer>) -> Result<()> {
-    let request = http::Request::get(path(node, "?watch=true")).body(Vec::new())?;
-    let mut lines = client
-        .request_stream(request)
-        .await?
-        .lines()
-        .map_err(anyhow::Error::from)
-        .boxed();
-    while let Some(line) = lines.try_next().await? {
-        let devices: NodeDevices =
-            serde_json::from_str(&line).context("device table of the node")?;
-        updates.send((node.to_owned(), Ok(devices))).await?;
-    }
-    Ok(())
-}
-
-fn format(answers: &[Answer], output: Option<Output>) -> Result<String> {
+fn format(answers: &[Answer], output: Option<ListOutput>, paint: Paint) -> Result<String> {
     let tables: Vec<&NodeDevices> = answers
         .iter()
         .filter_map(|(_, a)| a.as_ref().ok())
         .collect();
     Ok(match output {
-        Some(Output::Json) => format!(
+        Some(ListOutput::Json) => format!(
             "{}\n",
             serde_json::to_string_pretty(&serde_json::json!({ "nodes": tables }))?
         ),
-        Some(Output::Yaml) => serde_saphyr::to_string(&serde_json::json!({ "nodes": tables }))?,
-        other => text(answers, other == Some(Output::Wide)),
+        Some(ListOutput::Yaml) => serde_saphyr::to_string(&serde_json::json!({ "nodes": tables }))?,
+        Some(ListOutput::Name) => paths_of(&tables),
+        other => text(answers, other == Some(ListOutput::Wide), paint),
     })
 }
 
-/// What a watch has shown of one node.
-struct Shown {
-    rows: Vec<Vec<String>>,
-    note: Option<String>,
-}
-
-impl Shown {
-    fn new(node: &str, answer: &Result<NodeDevices, String>, wide: bool) -> Self {
-        match answer {
-            Ok(devices) => Self {
-                rows: rows(node, devices, wide),
-                note: None,
-            },
-            Err(why) => Self {
-                rows: Vec::new(),
-                note: Some(format!("node {node}: {why}\n")),
-            },
-        }
-    }
-
-    /// What is new since then: everything the first time, afterwards rows that have changed (`~`), come (`+`) or gone
-    /// (`-`), with the time.
-    fn since(&self, before: Option<&Self>, wide: bool) -> String {
-        let Some(before) = before.filter(|before| before.note.is_none()) else {
-            return match &self.note {
-                Some(note) => note.clone(),
-                None => table::render(&header(wide), &self.rows),
-            };
-        };
-        if let Some(note) = &self.note {
-            return note.clone();
-        }
-        let key = |row: &Vec<String>| row.get(..KEY).map(<[String]>::to_vec);
-        let has = |rows: &[Vec<String>], row: &Vec<String>| rows.iter().any(|r| key(r) == key(row));
-        let mark = |mark: &str, row: &Vec<String>| {
-            let mut marked = row.clone();
-            if let Some(first) = marked.first_mut() {
-                first.insert_str(0, mark);
-            }
-            marked
-        };
-        let new = self.rows.iter().filter(|row| !before.rows.contains(row));
-        let mut changed: Vec<Vec<String>> = new
-            .map(|row| mark(if has(&before.rows, row) { "~ " } else { "+ " }, row))
-            .collect();
-        let gone = before.rows.iter().filter(|row| !has(&self.rows, row));
-        changed.extend(gone.map(|row| mark("- ", row)));
-        if changed.is_empty() {
-            return String::new();
-        }
-        let now = jiff::Timestamp::now().strftime("%H:%M:%SZ");
-        format!("\n{now}\n{}", table::render(&header(wide), &changed))
-    }
-}
-
-/// How many of the first cells name the thing that a row is about.
-const KEY: usize = 3;
 /// IDs that are longer are shortened in the middle, so that who holds the device stays on the screen.
 const ID: usize = 36;
 
@@ -265,7 +189,7 @@ fn header(wide: bool) -> Vec<&'static str> {
 }
 
 /// The table for people.
-pub(crate) fn text(answers: &[Answer], wide: bool) -> String {
+pub(crate) fn text(answers: &[Answer], wide: bool, paint: Paint) -> String {
     let answered = answers
         .iter()
         .filter_map(|(node, answer)| Some((node, answer.as_ref().ok()?)));
@@ -275,7 +199,7 @@ pub(crate) fn text(answers: &[Answer], wide: bool) -> String {
     if rows.is_empty() {
         return format!("No devices found.\n{}", notes(answers));
     }
-    table::render(&header(wide), &rows) + &notes(answers)
+    table::painted(&header(wide), &rows, paint) + &notes(answers)
 }
 
 /// Nodes that did not answer.
@@ -284,7 +208,7 @@ fn notes(answers: &[Answer]) -> String {
         .iter()
         .filter_map(|(node, answer)| Some((node, answer.as_ref().err()?)));
     silent
-        .map(|(node, why)| format!("node {node}: {why}\n"))
+        .map(|(node, why)| printable(&format!("node {node}: {why}")) + "\n")
         .collect()
 }
 
@@ -375,10 +299,10 @@ a      x.example/foo   foo-0    Healthy   0      default/p   c
 a      x.example/foo   foo-1    Healthy   0      -           -
 node b: no answer within 10 s
 ";
-        assert_eq!(text(&answers, false), expected);
+        assert_eq!(text(&answers, false, Paint::NONE), expected);
     }
 
-    fn held(resource: &str, id: &str, health: &str) -> Device {
+    pub(super) fn held(resource: &str, id: &str, health: &str) -> Device {
         Device {
             resource: resource.into(),
             id: id.into(),
@@ -406,7 +330,10 @@ NODE   RESOURCE         DEVICE   HEALTH   NUMA   POD   CONTAINER
 a      x.example/none   -        -        -      -     -
 a      cpu              2-3      -        -      n/p   c
 ";
-        assert_eq!(text(&[("a".to_owned(), Ok(table))], false), expected);
+        assert_eq!(
+            text(&[("a".to_owned(), Ok(table))], false, Paint::NONE),
+            expected
+        );
     }
 
     #[test]
@@ -419,34 +346,5 @@ a      cpu              2-3      -        -      n/p   c
             "{short}"
         );
         assert_eq!(shortened("GPU-1", ID), "GPU-1");
-    }
-
-    #[test]
-    fn a_watch_shows_what_changed() {
-        let of = |devices: Vec<Device>| {
-            let table = NodeDevices {
-                devices,
-                ..NodeDevices::default()
-            };
-            Shown::new("a", &Ok(table), false)
-        };
-        let before = of(vec![
-            held("r", "1", "Healthy"),
-            held("r", "2", "Healthy"),
-            held("r", "3", "Healthy"),
-        ]);
-        assert_eq!(before.since(None, false).lines().count(), 4);
-        assert_eq!(before.since(Some(&before), false), "");
-        let after = of(vec![
-            held("r", "1", "Healthy"),
-            held("r", "2", "Unhealthy"),
-            held("r", "4", "Healthy"),
-        ]);
-        let text = after.since(Some(&before), false);
-        let marks: Vec<&str> = text.lines().skip(3).map(|line| &line[..1]).collect();
-        assert_eq!(marks, ["~", "+", "-"], "{text}");
-        let lost = Shown::new("a", &Err("gone".to_owned()), false);
-        assert_eq!(lost.since(Some(&after), false), "node a: gone\n");
-        assert_eq!(after.since(Some(&lost), false).lines().count(), 4);
     }
 }

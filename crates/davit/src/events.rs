@@ -1,7 +1,9 @@
 //! `davit events`: what has happened, to one object or to all, and what happens.
 
 use crate::cluster_flag::Cluster;
-use crate::output::Output;
+use crate::live::{self, Live};
+use crate::output::ListOutput;
+use crate::page::{Paint, tone_of_cell};
 use crate::plain::{age, or_dash, printable};
 use crate::{paths, table};
 use anyhow::{Context, Result};
@@ -19,13 +21,13 @@ use std::str::FromStr;
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct EventsArgs {
     /// Only events about this object: `pod/NAME`, `node/NAME`, …
-    #[arg(long = "for", value_name = "KIND/NAME")]
+    #[arg(long = "for", value_name = "KIND/NAME", add = live::names(Live::Objects))]
     about: Option<About>,
     /// Only events of this type: Normal or Warning
     #[arg(long = "type", value_name = "TYPE")]
     of_type: Option<String>,
     /// Namespace of the objects [default: the kubeconfig's]
-    #[arg(short, long)]
+    #[arg(short, long, add = live::names(Live::Namespaces))]
     namespace: Option<String>,
     /// Objects of all namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
@@ -35,7 +37,7 @@ pub(crate) struct EventsArgs {
     watch: bool,
     /// Output format
     #[arg(short, long, value_enum)]
-    output: Option<Output>,
+    output: Option<ListOutput>,
     #[command(flatten)]
     cluster: Cluster,
 }
@@ -101,7 +103,7 @@ impl About {
 }
 
 /// Runs `davit events`.
-pub(crate) async fn run(args: EventsArgs) -> Result<()> {
+pub(crate) async fn run(args: EventsArgs, paint: Paint) -> Result<()> {
     let kubeconfig = paths::find_kubeconfig(args.cluster.kubeconfig.as_deref())?;
     let client = davit_client::from_kubeconfig(&kubeconfig).await?;
     let everywhere = args.all_namespaces
@@ -117,13 +119,13 @@ pub(crate) async fn run(args: EventsArgs) -> Result<()> {
         kube::Api::namespaced(client, &namespace)
     };
     if args.watch {
-        return watch(events, &args).await;
+        return watch(events, &args, paint).await;
     }
     let params = ListParams::default().fields(&args.fields());
     let listed = events.list(&params).await.context("cannot list events")?;
     let mut found: Vec<Event> = listed.items.into_iter().filter(|e| args.wants(e)).collect();
     found.sort_by_key(time);
-    print!("{}", args.text(&found, Timestamp::now())?);
+    print!("{}", args.text(&found, Timestamp::now(), paint)?);
     Ok(())
 }
 
@@ -147,14 +149,15 @@ impl EventsArgs {
         self.about.as_ref().is_none_or(|about| about.is_kind(kind))
     }
 
-    fn text(&self, events: &[Event], now: Timestamp) -> Result<String> {
+    fn text(&self, events: &[Event], now: Timestamp, paint: Paint) -> Result<String> {
         Ok(match self.output {
-            Some(Output::Json) => format!("{}\n", serde_json::to_string_pretty(&list(events))?),
-            Some(Output::Yaml) => serde_saphyr::to_string(&list(events))?,
+            Some(ListOutput::Json) => format!("{}\n", serde_json::to_string_pretty(&list(events))?),
+            Some(ListOutput::Yaml) => serde_saphyr::to_string(&list(events))?,
+            Some(ListOutput::Name) => events.iter().map(|event| name(event) + "\n").collect(),
             _ if events.is_empty() => "No events found.\n".to_owned(),
             _ => {
                 let rows: Vec<_> = events.iter().map(|event| self.row(event, now)).collect();
-                table::render(&self.header(), &rows)
+                table::painted(&self.header(), &rows, paint)
             }
         })
     }
@@ -164,7 +167,7 @@ impl EventsArgs {
         if self.all_namespaces {
             header.insert(0, "NAMESPACE");
         }
-        if self.output == Some(Output::Wide) {
+        if self.output == Some(ListOutput::Wide) {
             // The message is last: it has any length.
             let at = header.len() - 1;
             header.splice(at..at, ["COUNT", "SOURCE"]);
@@ -188,7 +191,7 @@ impl EventsArgs {
         if self.all_namespaces {
             row.insert(0, text(&event.metadata.namespace));
         }
-        if self.output == Some(Output::Wide) {
+        if self.output == Some(ListOutput::Wide) {
             let count = event.series.as_ref().and_then(|series| series.count);
             let count = count.or(event.count).unwrap_or(1);
             let source = event
@@ -203,22 +206,36 @@ impl EventsArgs {
     }
 
     /// One event of a watch.
-    fn line(&self, event: &Event, now: Timestamp) -> Result<String> {
+    fn line(&self, event: &Event, now: Timestamp, paint: Paint) -> Result<String> {
         Ok(match self.output {
-            Some(Output::Json) => format!("{}\n", serde_json::to_string(event)?),
-            Some(Output::Yaml) => format!("---\n{}", serde_saphyr::to_string(event)?),
-            _ => columns(&self.row(event, now)),
+            Some(ListOutput::Json) => format!("{}\n", serde_json::to_string(event)?),
+            Some(ListOutput::Yaml) => format!("---\n{}", serde_saphyr::to_string(event)?),
+            Some(ListOutput::Name) => name(event) + "\n",
+            _ => columns(&self.header(), &self.row(event, now), paint),
         })
     }
 }
 
 /// Columns of a watch, which knows no widths beforehand.
-fn columns(cells: &[String]) -> String {
-    let (last, first) = cells
-        .split_last()
-        .map_or(("", cells), |(l, f)| (l.as_str(), f));
-    let padded: String = first.iter().map(|cell| format!("{cell:<10}   ")).collect();
-    format!("{padded}{last}\n")
+fn columns(titles: &[&str], cells: &[String], paint: Paint) -> String {
+    let last = cells.len().saturating_sub(1);
+    let cells = titles.iter().zip(cells).enumerate();
+    let padded = cells.map(|(at, (title, cell))| {
+        let blanks = match at == last {
+            true => 0,
+            false => 10_usize.saturating_sub(cell.chars().count()) + 3,
+        };
+        paint.put(tone_of_cell(title, cell), cell) + &" ".repeat(blanks)
+    });
+    padded.collect::<String>() + "\n"
+}
+
+/// As kubectl names it.
+fn name(event: &Event) -> String {
+    printable(&format!(
+        "event/{}",
+        event.metadata.name.as_deref().unwrap_or_default()
+    ))
 }
 
 fn list(events: &[Event]) -> serde_json::Value {
@@ -241,16 +258,17 @@ fn time(event: &Event) -> Option<Timestamp> {
 
 /// Prints what there is and then what comes, until a signal. A connection that breaks is made again, and what was shown is
 /// not shown again.
-async fn watch(events: kube::Api<Event>, args: &EventsArgs) -> Result<()> {
+async fn watch(events: kube::Api<Event>, args: &EventsArgs, paint: Paint) -> Result<()> {
     let config = watcher::Config::default().fields(&args.fields());
     let mut coming = pin!(watcher(events, config));
     let mut signals = crate::shutdown::Signals::new()?;
     let mut shown: HashMap<String, String> = HashMap::new();
     let mut present: Vec<Event> = Vec::new();
     let mut has_begun = false;
-    if args.output.is_none_or(|output| output == Output::Wide) {
-        let header: Vec<String> = args.header().into_iter().map(str::to_owned).collect();
-        print!("{}", columns(&header));
+    if args.output.is_none_or(|output| output == ListOutput::Wide) {
+        let header = args.header();
+        let titles: Vec<String> = header.iter().map(|title| (*title).to_owned()).collect();
+        print!("{}", columns(&header, &titles, paint));
     }
     loop {
         let next = tokio::select! {
@@ -288,7 +306,7 @@ async fn watch(events: kube::Api<Event>, args: &EventsArgs) -> Result<()> {
             let version = meta.resource_version.clone().unwrap_or_default();
             let before = shown.insert(meta.uid.clone().unwrap_or_default(), version.clone());
             if before != Some(version) {
-                print!("{}", args.line(event, Timestamp::now())?);
+                print!("{}", args.line(event, Timestamp::now(), paint)?);
             }
         }
     }
@@ -341,18 +359,21 @@ mod tests {
         let now = "2026-01-01T00:05:00Z".parse().unwrap();
         let told = event("Pod", "no \x1b[2J\ndevice");
         let text = args("-A -o wide")
-            .text(std::slice::from_ref(&told), now)
+            .text(std::slice::from_ref(&told), now, Paint::NONE)
             .unwrap();
         let expected = "\
 NAMESPACE   LAST SEEN   TYPE      REASON   OBJECT   COUNT   SOURCE    MESSAGE
 lab         5m          Warning   Failed   pod/x    3       kubelet   no \u{fffd}[2J device
 ";
         assert_eq!(text, expected);
-        let line = args("").line(&told, now).unwrap();
+        let line = args("").line(&told, now, Paint::NONE).unwrap();
         assert!(
             line.starts_with("5m           Warning      Failed"),
             "{line}"
         );
-        assert_eq!(args("").text(&[], now).unwrap(), "No events found.\n");
+        assert_eq!(
+            args("").text(&[], now, Paint::NONE).unwrap(),
+            "No events found.\n"
+        );
     }
 }

@@ -6,37 +6,60 @@
 mod claim;
 mod classic;
 mod group;
+mod node;
 mod offers;
 mod pod;
 
-use crate::args::{Explain, ExplainWhat};
+use crate::args::{Explain, ExplainWhat, ExplainedClaim, ExplainedHow, ExplainedPod};
 use crate::output::Output;
+use crate::page::Paint;
 use crate::paths;
-use crate::plain::printable_lines;
 use anyhow::{Context, Result, bail};
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::ListParams;
 
-pub(crate) async fn run(args: Explain) -> Result<()> {
-    let (ExplainWhat::Pod(of) | ExplainWhat::Claim(of)) = &args.what;
-    let kubeconfig = paths::find_kubeconfig(of.cluster.kubeconfig.as_deref())?;
-    let client = davit_client::from_kubeconfig(&kubeconfig).await?;
-    let namespace = of.namespace.clone();
-    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-    if let ExplainWhat::Claim(_) = &args.what {
-        if let Some(explanation) = claim::explain(&client, &namespace, &of.name).await? {
-            return print(of.output, &explanation, || explanation.text());
+pub(crate) async fn run(args: Explain, paint: Paint) -> Result<()> {
+    let (name, how) = match args.what {
+        ExplainWhat::Node(of) => {
+            let kubeconfig = paths::find_kubeconfig(of.cluster.kubeconfig.as_deref())?;
+            let client = davit_client::from_kubeconfig(&kubeconfig).await?;
+            let explanation = explain_node(&client, &of.name).await?;
+            return print(of.output, &explanation, || explanation.text(paint));
         }
-        let Some(explanation) = classic::explain(&client, &namespace, &of.name).await? else {
-            bail!(
-                "there is no resource claim {} in namespace {namespace}",
-                of.name
-            );
-        };
-        return print(of.output, &explanation, || explanation.text());
+        ExplainWhat::Pod(ExplainedPod { name, how }) => {
+            let (client, namespace) = reach(&how).await?;
+            let explanation = explain_pod(&client, &namespace, &name).await?;
+            return print(how.output, &explanation, || explanation.text(paint));
+        }
+        ExplainWhat::Claim(ExplainedClaim { name, how }) => (name, how),
+    };
+    let (client, namespace) = reach(&how).await?;
+    if let Some(explanation) = claim::explain(&client, &namespace, &name).await? {
+        return print(how.output, &explanation, || explanation.text(paint));
     }
-    let explanation = explain_pod(&client, &namespace, &of.name).await?;
-    print(of.output, &explanation, || explanation.text())
+    let Some(explanation) = classic::explain(&client, &namespace, &name).await? else {
+        bail!("there is no resource claim {name} in namespace {namespace}");
+    };
+    print(how.output, &explanation, || explanation.text(paint))
+}
+
+/// The cluster, and the namespace that is meant.
+async fn reach(how: &ExplainedHow) -> Result<(kube::Client, String)> {
+    let kubeconfig = paths::find_kubeconfig(how.cluster.kubeconfig.as_deref())?;
+    let client = davit_client::from_kubeconfig(&kubeconfig).await?;
+    let namespace = how.namespace.clone();
+    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+    Ok((client, namespace))
+}
+
+async fn explain_node(client: &kube::Client, name: &str) -> Result<node::NodeExplanation> {
+    let nodes: kube::Api<Node> = kube::Api::all(client.clone());
+    let Some(node) = nodes.get_opt(name).await.context("cannot read the node")? else {
+        bail!("there is no node {name}");
+    };
+    let answer = crate::devices::collect(client, Some(name)).await?.pop();
+    let devices = answer.map_or_else(|| Err("it has gone".to_owned()), |(_, answer)| answer);
+    Ok(node::NodeExplanation::new(&node, devices))
 }
 
 /// Prints for people or for programs.
@@ -48,7 +71,7 @@ fn print(
     match output {
         Some(Output::Json) => println!("{}", serde_json::to_string_pretty(explanation)?),
         Some(Output::Yaml) => print!("{}", serde_saphyr::to_string(explanation)?),
-        Some(Output::Wide) | None => print!("{}", printable_lines(&text())),
+        Some(Output::Wide) | None => print!("{}", text()),
     }
     Ok(())
 }

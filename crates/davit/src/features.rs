@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use davit_api::features::{Effect, Features, GateInfo, gates};
 
-use crate::output::Output;
+use crate::output::{ListOutput, names};
 use crate::table;
 
 /// Flags of `davit features`.
@@ -12,15 +12,16 @@ use crate::table;
 pub(crate) struct FeaturesArgs {
     /// Output format
     #[arg(short, long, value_enum)]
-    pub(crate) output: Option<Output>,
+    pub(crate) output: Option<ListOutput>,
 }
 
 pub(crate) fn run(args: &FeaturesArgs) -> anyhow::Result<()> {
     let all: Vec<GateInfo> = gates().collect();
     let text = match args.output {
-        Some(Output::Json) => serde_json::to_string_pretty(&all)? + "\n",
-        Some(Output::Yaml) => serde_saphyr::to_string(&all)?,
-        Some(Output::Wide) | None => {
+        Some(ListOutput::Json) => serde_json::to_string_pretty(&all)? + "\n",
+        Some(ListOutput::Yaml) => serde_saphyr::to_string(&all)?,
+        Some(ListOutput::Name) => names(all.iter().map(|gate| gate.name)),
+        Some(ListOutput::Wide) | None => {
             let rows: Vec<Vec<String>> = all.iter().map(row).collect();
             table::render(&["NAME", "STAGE", "DEFAULT", "EFFECT"], &rows)
         }

@@ -1,7 +1,7 @@
 //! `davit image`: the images of the embedded runtime.
 
 use crate::args::{Image, ImageAction};
-use crate::output::Output;
+use crate::output::{ListOutput, names};
 use crate::{paths, table};
 use anyhow::{Context, Result, bail};
 use davit_oci::Images;
@@ -81,11 +81,17 @@ fn act(images: &Arc<Images>, action: ImageAction) -> Result<()> {
     Ok(())
 }
 
-fn format(images: &[davit_oci::image::Image], output: Option<Output>) -> Result<String> {
+fn format(images: &[davit_oci::image::Image], output: Option<ListOutput>) -> Result<String> {
     Ok(match output {
-        Some(Output::Json) => format!("{}\n", serde_json::to_string_pretty(images)?),
-        Some(Output::Yaml) => serde_saphyr::to_string(&images)?,
-        Some(Output::Wide) | None => {
+        Some(ListOutput::Json) => format!("{}\n", serde_json::to_string_pretty(images)?),
+        Some(ListOutput::Yaml) => serde_saphyr::to_string(&images)?,
+        // What `davit image rm` takes: an image without a name has its ID.
+        Some(ListOutput::Name) => names(images.iter().flat_map(|image| {
+            let named = image.tags.iter().chain(&image.digests);
+            let id = named.clone().next().is_none().then_some(&image.id);
+            named.chain(id).map(String::as_str)
+        })),
+        Some(ListOutput::Wide) | None => {
             let row = |image: &davit_oci::image::Image| {
                 let names: Vec<&str> = image
                     .tags

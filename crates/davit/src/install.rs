@@ -11,9 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const BINARY: &str = "usr/local/bin/davit";
-/// Makes `kubectl davit`.
-const PLUGIN: &str = "usr/local/bin/kubectl-davit";
-/// What that link says.
+/// Make `kubectl davit`, and what completes it.
+const PLUGINS: [&str; 2] = [
+    "usr/local/bin/kubectl-davit",
+    "usr/local/bin/kubectl_complete-davit",
+];
+/// What these links say.
 const PLUGIN_SAYS: &str = "davit";
 const COMPLETION: &str = "usr/share/bash-completion/completions/davit";
 const CONFIGURATION: &str = "etc/davit/davit.yaml";
@@ -82,15 +85,17 @@ pub(crate) fn install(args: &Install, commands: &clap::Command) -> Result<()> {
     let file = place.at(CONFIGURATION);
     let configuration = wanted_configuration(commands, command, &args.flags, &file)?;
     write_binary(&place.at(BINARY))?;
-    match std::fs::symlink_metadata(place.at(PLUGIN)) {
-        Ok(_) if is_our_plugin(&place) => {}
-        Ok(_) => println!(
-            "{} is there already, not davit's, and stays",
-            place.at(PLUGIN).display()
-        ),
-        Err(_) => symlink(PLUGIN_SAYS, place.at(PLUGIN)).context("cannot make kubectl-davit")?,
+    for plugin in PLUGINS.map(|plugin| place.at(plugin)) {
+        let shown = plugin.display();
+        match std::fs::symlink_metadata(&plugin) {
+            Ok(_) if is_ours(&plugin) => {}
+            Ok(_) => println!("{shown} is there already, not davit's, and stays"),
+            Err(_) => {
+                symlink(PLUGIN_SAYS, &plugin).with_context(|| format!("cannot make {shown}"))?;
+            }
+        }
     }
-    let script = configuration::completion(commands, clap_complete::Shell::Bash);
+    let script = crate::completion::script(clap_complete::Shell::Bash)?;
     write(&place.at(COMPLETION), &script, 0o644)?;
     if let Some(text) = configuration {
         // it may hold a token
@@ -140,9 +145,8 @@ pub(crate) async fn uninstall(args: Uninstall, commands: &clap::Command) -> Resu
         }
     }
     let mut files = vec![unit, place.at(COMPLETION), place.at(BINARY)];
-    if is_our_plugin(&place) {
-        files.push(place.at(PLUGIN));
-    }
+    let plugins = PLUGINS.map(|plugin| place.at(plugin));
+    files.extend(plugins.into_iter().filter(|plugin| is_ours(plugin)));
     if args.purge {
         files.push(file.clone());
     }
@@ -161,9 +165,9 @@ pub(crate) async fn uninstall(args: Uninstall, commands: &clap::Command) -> Resu
     Ok(())
 }
 
-/// Whether kubectl-davit is the link that [`install`] makes.
-fn is_our_plugin(place: &Place) -> bool {
-    std::fs::read_link(place.at(PLUGIN)).is_ok_and(|says| says == Path::new(PLUGIN_SAYS))
+/// Whether a program of kubectl's is the link that [`install`] makes.
+fn is_ours(plugin: &Path) -> bool {
+    std::fs::read_link(plugin).is_ok_and(|says| says == Path::new(PLUGIN_SAYS))
 }
 
 /// The text for the configuration file; none if the one that is there stays. Either is one that the command starts with.
@@ -286,18 +290,18 @@ mod tests {
     fn a_plugin_of_somebody_else_is_not_ours() {
         let tmp = tempfile::tempdir().unwrap();
         let place = Place::new(Some(tmp.path())).unwrap();
-        let plugin = place.at(PLUGIN);
+        let plugin = place.at(PLUGINS[0]);
         make_dirs(plugin.parent().unwrap()).unwrap();
         let mode = std::fs::metadata(tmp.path().join("usr/local")).unwrap();
         assert_eq!(mode.permissions().mode() & 0o777, 0o755);
-        assert!(!is_our_plugin(&place));
+        assert!(!is_ours(&plugin));
         symlink(PLUGIN_SAYS, &plugin).unwrap();
-        assert!(is_our_plugin(&place));
+        assert!(is_ours(&plugin));
         std::fs::remove_file(&plugin).unwrap();
         symlink("/opt/another", &plugin).unwrap();
-        assert!(!is_our_plugin(&place));
+        assert!(!is_ours(&plugin));
         std::fs::remove_file(&plugin).unwrap();
         std::fs::write(&plugin, "#!/bin/sh\n").unwrap();
-        assert!(!is_our_plugin(&place));
+        assert!(!is_ours(&plugin));
     }
 }

@@ -1,6 +1,7 @@
 //! `davit logs`: what a container of a pod writes.
 
 use crate::cluster_flag::Cluster;
+use crate::live::{self, Live};
 use crate::paths;
 use anyhow::{Context, Result, bail};
 use futures::AsyncReadExt;
@@ -17,10 +18,10 @@ const PIECE: usize = 64 << 10;
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Logs {
     /// Name of the pod
-    #[arg(value_name = "POD")]
+    #[arg(value_name = "POD", add = live::names(Live::Pods))]
     pod: String,
     /// The container [default: the pod's default container, else its first]
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", add = live::names(Live::Containers))]
     container: Option<String>,
     /// Go on with what it writes
     #[arg(short, long)]
@@ -38,7 +39,7 @@ pub(crate) struct Logs {
     #[arg(short, long)]
     previous: bool,
     /// Namespace of the pod [default: the kubeconfig's]
-    #[arg(short, long)]
+    #[arg(short, long, add = live::names(Live::Namespaces))]
     namespace: Option<String>,
     #[command(flatten)]
     cluster: Cluster,

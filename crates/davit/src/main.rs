@@ -6,6 +6,7 @@ mod args;
 mod backup;
 mod check;
 mod cluster_flag;
+mod completion;
 mod components;
 mod configuration;
 mod debug;
@@ -27,12 +28,15 @@ mod kube_proxy_flags;
 mod kubeconfig;
 mod kubelet_flags;
 mod lab;
+mod live;
 mod logs;
 mod new;
 mod node_identity;
+mod numa;
 mod open_files;
 mod output;
 mod owner;
+mod page;
 mod paths;
 mod plain;
 mod plugin;
@@ -43,6 +47,7 @@ mod protection;
 mod proxy;
 mod proxy_config;
 mod proxy_flags;
+mod reference;
 mod route_flags;
 mod scheduler;
 mod scheduler_flags;
@@ -60,20 +65,28 @@ mod up;
 
 use anyhow::Context;
 use args::{Args, Command};
+use page::Paint;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     // A container's monitor is this binary again; it must begin before any thread exists and never returns.
     davit_oci::monitor::main_if_invoked();
-    let args = Args::of_process();
-    let few_files = open_files::raise().err();
     if rustls::crypto::ring::default_provider()
         .install_default()
         .is_err()
     {
         eprintln!("davit: another TLS provider is installed already");
     }
+    // What a shell asks is answered here, and that is all.
+    if completion::answer_kubectl(Args::plugin) {
+        return ExitCode::SUCCESS;
+    }
+    clap_complete::CompleteEnv::with_factory(Args::full_command)
+        .var(live::VARIABLE)
+        .complete();
+    let args = Args::of_process();
+    let few_files = open_files::raise().err();
     init_log(&args);
     if let Some(error) = few_files {
         tracing::warn!(%error, "the limit of open files cannot be raised");
@@ -101,6 +114,7 @@ fn main() -> ExitCode {
 }
 
 async fn run(args: Args) -> anyhow::Result<()> {
+    let paint = Paint::of(args.color);
     match args.command {
         Command::Up(up) => up::run(up).await,
         Command::Down(down) => down::run(down).await,
@@ -113,11 +127,11 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Proxy(proxy) => proxy::run(*proxy).await,
         Command::Dns(dns) => dns::run(dns).await,
         Command::Token(token) => token::run(token).await,
-        Command::Devices(devices) => devices::run(devices).await,
-        Command::Explain(explain) => explain::run(explain).await,
-        Command::Status(args) => status::run(args).await,
-        Command::Top(args) => top::run(args).await,
-        Command::Events(args) => events::run(args).await,
+        Command::Devices(devices) => devices::run(devices, paint).await,
+        Command::Explain(explain) => explain::run(explain, paint).await,
+        Command::Status(args) => status::run(args, paint).await,
+        Command::Top(top) => top::run(top, args.color).await,
+        Command::Events(args) => events::run(args, paint).await,
         Command::Logs(args) => logs::run(args).await,
         Command::Kubeconfig(args) => kubeconfig::run(args),
         Command::New(args) => new::run(args),
@@ -130,10 +144,10 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Etcd(args) => test_assets::etcd(args).await,
         Command::Config(flags) => configuration::run(flags, &Args::full_command()),
         Command::Completion { shell } => {
-            let script = configuration::completion(&Args::full_command(), shell);
-            let written = std::io::stdout().write_all(&script);
+            let written = std::io::stdout().write_all(&completion::script(shell)?);
             written.context("cannot write the script")
         }
+        Command::Reference(args) => reference::run(&args, Args::full_command()),
         Command::Version => {
             println!("davit {}", env!("CARGO_PKG_VERSION"));
             Ok(())
@@ -153,14 +167,30 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     }
     // What servers, registries and nodes have said is in it.
     eprint!("davit: {}", plain::printable_lines(&sentence(error)));
+    if is_unreachable(error) {
+        eprintln!(
+            "  `davit status` says how a cluster is, `davit up` starts one; --kubeconfig FILE and $KUBECONFIG name another"
+        );
+    }
     ExitCode::FAILURE
+}
+
+/// Whether no API server has answered.
+fn is_unreachable(error: &anyhow::Error) -> bool {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
+    causes.any(|cause| matches!(cause, kube::Error::Service(_) | kube::Error::HyperError(_)))
 }
 
 /// What failed and why, each cause once: many errors repeat in their own text what caused them.
 fn sentence(error: &anyhow::Error) -> String {
     let mut said = String::new();
     for cause in error.chain() {
+        // What the client puts before a cause that is told next.
         let text = cause.to_string();
+        let text = text
+            .strip_prefix("ServiceError: ")
+            .unwrap_or(&text)
+            .to_owned();
         if said.is_empty() {
             said = text;
         } else if !said.contains(&text) {

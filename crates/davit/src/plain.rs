@@ -2,6 +2,11 @@
 
 /// The text without control characters, on one line.
 pub(crate) fn printable(text: &str) -> String {
+    printable_piece(text.trim_end())
+}
+
+/// The same of a text that goes on: what blanks it ends with stay.
+pub(crate) fn printable_piece(text: &str) -> String {
     let shown = |c: char| match c {
         '\n' | '\t' => ' ',
         // Those of bidirectional writing change the order of what follows.
@@ -10,7 +15,7 @@ pub(crate) fn printable(text: &str) -> String {
         }
         c => c,
     };
-    text.trim_end().chars().map(shown).collect()
+    text.chars().map(shown).collect()
 }
 
 /// The lines of a text, each printable.

@@ -4,6 +4,7 @@ mod glance;
 
 use crate::cluster_flag::Cluster;
 use crate::output::Output;
+use crate::page::Paint;
 use crate::{devices, paths};
 use anyhow::{Context, Result, bail};
 use futures::future::join_all;
@@ -36,7 +37,7 @@ pub(crate) struct StatusArgs {
 }
 
 /// Runs `davit status`.
-pub(crate) async fn run(args: StatusArgs) -> Result<()> {
+pub(crate) async fn run(args: StatusArgs, paint: Paint) -> Result<()> {
     let kubeconfig = paths::find_kubeconfig(args.cluster.kubeconfig.as_deref())?;
     let config = davit_client::kubeconfig(&kubeconfig).await?;
     let server = config.cluster_url.to_string();
@@ -45,8 +46,8 @@ pub(crate) async fn run(args: StatusArgs) -> Result<()> {
     match args.output {
         Some(Output::Json) => println!("{}", serde_json::to_string_pretty(&report)?),
         Some(Output::Yaml) => print!("{}", serde_saphyr::to_string(&report)?),
-        Some(Output::Wide) => print!("{}", report.text(usize::MAX)),
-        None => print!("{}", report.text(glance::SHOWN)),
+        Some(Output::Wide) => print!("{}", report.text(usize::MAX, paint)),
+        None => print!("{}", report.text(glance::SHOWN, paint)),
     }
     if args.exit_code && !report.attention.is_empty() {
         return Err(crate::exit::ExitWith(ATTENTION).into());

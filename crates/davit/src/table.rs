@@ -1,9 +1,15 @@
 //! Columns that line up.
 
+use crate::page::{Paint, Tone, tone_of_cell};
 use crate::plain::printable;
 
 /// Prints rows under a header, each column as wide as its widest cell, three blanks apart, as kubectl does.
 pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
+    painted(header, rows, Paint::NONE)
+}
+
+/// The same in colour, if there are colours.
+pub(crate) fn painted(header: &[&str], rows: &[Vec<String>], paint: Paint) -> String {
     let mut widths: Vec<usize> = header.iter().map(|h| h.len()).collect();
     let rows: Vec<Vec<String>> = rows
         .iter()
@@ -15,18 +21,23 @@ pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
         }
     }
     let mut out = String::new();
-    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
-        let mut text = String::new();
-        for (cell, width) in cells.zip(&widths) {
-            text.push_str(cell);
-            text.push_str(&" ".repeat(width - cell.chars().count() + 3));
+    let mut line = |cells: &mut dyn Iterator<Item = (Tone, &str)>| {
+        // Blanks wait for a cell that is not empty: lines end with their last text.
+        let mut blanks = 0;
+        for ((tone, cell), width) in cells.zip(&widths) {
+            if !cell.is_empty() {
+                out.push_str(&" ".repeat(blanks));
+                out.push_str(&paint.put(tone, cell));
+                blanks = 0;
+            }
+            blanks += width - cell.chars().count() + 3;
         }
-        out.push_str(text.trim_end());
         out.push('\n');
     };
-    line(&mut header.iter().copied());
+    line(&mut header.iter().map(|title| (Tone::Title, *title)));
     for row in &rows {
-        line(&mut row.iter().map(String::as_str));
+        let cells = header.iter().zip(row);
+        line(&mut cells.map(|(title, cell)| (tone_of_cell(title, cell), cell.as_str())));
     }
     out
 }
@@ -38,10 +49,11 @@ mod tests {
         let rows = vec![
             vec!["a".to_owned(), "x".to_owned()],
             vec!["longer".to_owned(), String::new()],
+            vec![String::new(), "y".to_owned()],
         ];
         assert_eq!(
             super::render(&["NAME", "B"], &rows),
-            "NAME     B\na        x\nlonger\n"
+            "NAME     B\na        x\nlonger\n         y\n"
         );
     }
 }

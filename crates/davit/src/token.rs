@@ -1,6 +1,6 @@
 //! `davit token`: bootstrap tokens, by which machines join, as `kubeadm token` makes them.
 
-use crate::output::Output;
+use crate::output::{ListOutput, names};
 use crate::{paths, table};
 use anyhow::{Context, Result, bail, ensure};
 use base64::Engine as _;
@@ -39,7 +39,7 @@ enum TokenAction {
     List {
         /// Output format
         #[arg(short, long, value_enum)]
-        output: Option<Output>,
+        output: Option<ListOutput>,
     },
     /// Delete tokens: who has them can join no more
     #[command(visible_alias = "rm")]
@@ -318,7 +318,7 @@ fn short(seconds: i64) -> String {
     }
 }
 
-async fn list(secrets: &kube::Api<Secret>, output: Option<Output>) -> Result<()> {
+async fn list(secrets: &kube::Api<Secret>, output: Option<ListOutput>) -> Result<()> {
     let params = ListParams::default().fields(&format!("type={SECRET_TYPE}"));
     let held = secrets.list(&params).await.context("cannot list tokens")?;
     let mut tokens = Vec::new();
@@ -329,9 +329,16 @@ async fn list(secrets: &kube::Api<Secret>, output: Option<Output>) -> Result<()>
         }
     }
     match output {
-        Some(Output::Json) => println!("{}", serde_json::to_string_pretty(&tokens)?),
-        Some(Output::Yaml) => print!("{}", serde_saphyr::to_string(&tokens)?),
-        Some(Output::Wide) | None => {
+        Some(ListOutput::Json) => println!("{}", serde_json::to_string_pretty(&tokens)?),
+        Some(ListOutput::Yaml) => print!("{}", serde_saphyr::to_string(&tokens)?),
+        // The ids, which `davit token delete` takes: names are no secrets.
+        Some(ListOutput::Name) => {
+            let ids = tokens
+                .iter()
+                .filter_map(|token| token.token.split('.').next());
+            print!("{}", names(ids));
+        }
+        Some(ListOutput::Wide) | None => {
             const HEADER: [&str; 6] = [
                 "TOKEN",
                 "TTL",

@@ -5,6 +5,7 @@ mod screen;
 mod terminal;
 
 use crate::cluster_flag::Cluster;
+use crate::page::{ColorChoice, Paint};
 use crate::paths;
 use crate::shutdown::Signals;
 use anyhow::{Context, Result};
@@ -32,16 +33,17 @@ pub(crate) struct Top {
 }
 
 /// Runs `davit top`.
-pub(crate) async fn run(args: Top) -> Result<()> {
+pub(crate) async fn run(args: Top, choice: ColorChoice) -> Result<()> {
     let kubeconfig = paths::find_kubeconfig(args.cluster.kubeconfig.as_deref())?;
     let client = davit_client::from_kubeconfig(&kubeconfig).await?;
     let first = model::gather(&client).await?;
     if args.once || !std::io::stdout().is_terminal() || is_dumb() {
-        print!("{}", screen::plain(&first));
+        print!("{}", screen::plain(&first, Paint::of(choice)));
         return Ok(());
     }
     let mut signals = Signals::new()?;
-    let mut terminal = RawTerminal::open().context("no terminal to draw on; --once prints text")?;
+    let mut terminal = RawTerminal::open(has_colour(choice))
+        .context("no terminal to draw on; --once prints text")?;
     let mut hangup = terminal::hangups()?;
     let mut resized = terminal::resizes()?;
     // One ahead is enough: what is not drawn yet is replaced by the next.
@@ -68,6 +70,12 @@ pub(crate) async fn run(args: Top) -> Result<()> {
     reading.abort();
     drop(terminal);
     ended
+}
+
+/// What is drawn has colours, if nobody says no: that there is a terminal is known by now.
+fn has_colour(choice: ColorChoice) -> bool {
+    let says_no = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    choice == ColorChoice::Always || (choice == ColorChoice::Auto && !says_no)
 }
 
 /// Terminals that know no escape codes.

@@ -199,16 +199,3 @@ fn fields_are_flags_in_camel_case() {
     assert_eq!(camel_case("tls-san"), "tlsSan");
     assert_eq!(camel_case("port"), "port");
 }
-
-#[test]
-fn every_shell_gets_a_script_that_knows_the_commands() {
-    use clap::ValueEnum;
-    for shell in clap_complete::Shell::value_variants() {
-        let script = super::completion(&Args::full_command(), *shell);
-        let script = String::from_utf8(script).unwrap();
-        assert!(
-            script.contains("explain") && script.contains("data-dir"),
-            "{shell}"
-        );
-    }
-}

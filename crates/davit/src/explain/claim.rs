@@ -1,6 +1,6 @@
 //! Why a resource claim is not allocated: the allocator is asked for each node what rules out each device.
 
-use crate::table;
+use crate::page::{Page, Paint, Tone};
 use anyhow::{Context, Result};
 use davit_allocator::{
     Allocator, Call, Cause, Classes, Features, Inventory, NodeView, Plan, Refusal, Selectors,
@@ -12,7 +12,6 @@ use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use kube::api::ListParams;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -200,46 +199,53 @@ impl Explanation {
     }
 
     /// For people.
-    pub(crate) fn text(&self) -> String {
-        let mut out = format!(
-            "ResourceClaim {}/{}: {}\n",
-            self.namespace, self.name, self.summary
-        );
+    pub(crate) fn text(&self, paint: Paint) -> String {
+        let mut page = Page::new(paint);
+        let title = format!("ResourceClaim {}/{}: ", self.namespace, self.name);
+        let tone = if self.error.is_some() || !self.hopeless.is_empty() {
+            Tone::Bad
+        } else if self.devices.is_empty() {
+            Tone::Doubtful
+        } else {
+            Tone::Good
+        };
+        page.pieces(&[(Tone::Title, &title), (tone, &self.summary)]);
         if let Some(error) = &self.error {
-            // The text is built in memory: writing cannot fail.
-            let _infallible = writeln!(out, "{error}");
+            page.lines(error);
         }
         for request in &self.hopeless {
-            let _infallible = writeln!(
-                out,
+            page.line(format!(
                 "The selectors of request {request} match no device of the cluster."
-            );
+            ));
         }
         for device in &self.devices {
-            let _infallible = writeln!(out, "  {device}");
+            page.line(format!("  {device}"));
         }
         if !self.reserved_for.is_empty() {
-            let _infallible = writeln!(out, "Reserved for: {}", self.reserved_for.join(", "));
+            page.line(format!("Reserved for: {}", self.reserved_for.join(", ")));
         }
         if !self.refusing_nodes.is_empty() {
             let shown = self.refusing_nodes.iter().take(NODES);
             let rows: Vec<Vec<String>> = shown
                 .map(|(node, refusal)| vec![node.clone(), refusal.summary()])
                 .collect();
-            out.push('\n');
-            out.push_str(&table::render(&["NODE", "WHY NOT"], &rows));
+            page.gap();
+            page.table(&["NODE", "WHY NOT"], &rows);
             if self.refusing_nodes.len() > NODES {
                 let more = self.refusing_nodes.len() - NODES;
-                let _infallible = writeln!(out, "… and {more} more nodes (all with -o json)");
+                page.line(format!("… and {more} more nodes (all with -o json)"));
             }
-            out.push_str(&devices_text(self.refusing_nodes.iter().take(NODES)));
+            refused_devices(&mut page, self.refusing_nodes.iter().take(NODES));
         }
-        out
+        page.into_text()
     }
 }
 
 /// The devices of refusing nodes with what ruled each one out.
-pub(super) fn devices_text<'a>(nodes: impl Iterator<Item = (&'a String, &'a Refusal)>) -> String {
+pub(super) fn refused_devices<'a>(
+    page: &mut Page,
+    nodes: impl Iterator<Item = (&'a String, &'a Refusal)>,
+) {
     let mut rows = Vec::new();
     let mut seen = BTreeSet::new();
     for (node, refusal) in nodes {
@@ -256,11 +262,10 @@ pub(super) fn devices_text<'a>(nodes: impl Iterator<Item = (&'a String, &'a Refu
             }
         }
     }
-    if rows.is_empty() {
-        return String::new();
+    if !rows.is_empty() {
+        page.part("Devices:");
+        page.table(&["NODE", "REQUEST", "DEVICE", "WHY NOT"], &rows);
     }
-    let table = table::render(&["NODE", "REQUEST", "DEVICE", "WHY NOT"], &rows);
-    format!("\nDevices:\n{table}")
 }
 
 #[cfg(test)]
@@ -289,7 +294,7 @@ mod tests {
             "selectors": [{"cel": {"expression": "device.attributes['d.example.com'].model == 'Y'"}}]}}]}}});
         let mut out = Explanation::default();
         out.judge(serde_json::from_value(claim).unwrap(), cluster);
-        let text = out.text();
+        let text = out.text(Paint::NONE);
         assert!(text.contains("none of 1 nodes has devices"), "{text}");
         assert!(
             text.contains("selectors of request r match no device"),

@@ -1,11 +1,11 @@
 //! What claims of the classic API (`resource.k8s.io/v1alpha1`) wait for: what scheduler and drivers have told each other.
 
+use crate::page::{Page, Paint, Tone};
 use anyhow::{Context, Result};
 use davit_api::classic::{PodScheduling, ResourceClaim, ResourceClass, claim_name};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 use serde::Serialize;
-use std::fmt::Write as _;
 
 /// How many nodes a sentence names.
 const NODES: usize = 8;
@@ -228,22 +228,20 @@ impl Facts<'_> {
 
 impl Explanation {
     /// For people.
-    pub(crate) fn text(&self) -> String {
-        let mut out = format!(
-            "Classic ResourceClaim {}/{}: {}\n",
-            self.namespace, self.name, self.summary
-        );
+    pub(crate) fn text(&self, paint: Paint) -> String {
+        let mut page = Page::new(paint);
+        let title = format!("Classic ResourceClaim {}/{}: ", self.namespace, self.name);
+        page.pieces(&[(Tone::Title, &title), (Tone::Plain, &self.summary)]);
         for negotiation in &self.negotiations {
-            // The text is built in memory: writing cannot fail.
-            let _infallible = writeln!(out, "  {negotiation}");
+            page.line(format!("  {negotiation}"));
         }
         if !self.warnings.is_empty() {
-            out.push_str("Warnings:\n");
+            page.toned(Tone::Title, "Warnings:");
             for warning in &self.warnings {
-                let _infallible = writeln!(out, "  {warning}");
+                page.toned(Tone::Doubtful, format!("  {warning}"));
             }
         }
-        out
+        page.into_text()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Whether the devices that a pending pod asks for are offered at all, and who holds them.
 
 use crate::devices::{Answer, collect};
-use crate::table;
+use crate::page::Page;
 use anyhow::{Context, Result};
 use davit_node::pod::PodExt;
 use davit_node::resources::{amount, pod_requests};
@@ -28,18 +28,15 @@ pub(super) struct Findings {
 
 impl Findings {
     /// For people; empty when there is nothing to say.
-    pub(super) fn text(&self) -> String {
-        let mut out = String::new();
+    pub(super) fn show(&self, page: &mut Page) {
         for sentence in &self.sentences {
-            out.push_str(sentence);
-            out.push('\n');
+            page.line(sentence);
         }
         if !self.holders.is_empty() {
             let header = ["NODE", "RESOURCE", "DEVICE", "POD", "CONTAINER", "CLAIM"];
-            let holders = table::render(&header, &self.holders);
-            out.push_str(&format!("\nWho holds what is in use:\n{holders}"));
+            page.part("Who holds what is in use:");
+            page.table(&header, &self.holders);
         }
-        out
     }
 }
 

@@ -1,13 +1,12 @@
 //! What is known about one pod, as a record and as text.
 
 use super::offers::Findings;
-use crate::table;
+use crate::page::{Page, Paint, Tone};
 use davit_api::devices::Device;
 use davit_containermanager::compute::{Misfit, REFUSAL_ANNOTATION};
 use davit_scheduler::{Record, VERDICT_ANNOTATION};
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use serde::Serialize;
-use std::fmt::Write as _;
 
 /// Why a pod is where and as it is.
 #[derive(Debug, Serialize)]
@@ -72,7 +71,24 @@ struct Container {
     message: String,
 }
 
+impl State {
+    fn tone(self) -> Tone {
+        match self {
+            Self::Running => Tone::Good,
+            Self::Refused => Tone::Bad,
+            Self::Pending | Self::Waiting => Tone::Doubtful,
+            Self::Ended | Self::Terminating => Tone::Plain,
+        }
+    }
+}
+
 impl Container {
+    fn row(&self) -> Vec<String> {
+        [&self.name, &self.state, &self.reason, &self.message]
+            .map(String::clone)
+            .to_vec()
+    }
+
     /// It does not run although it should: CrashLoopBackOff and its like.
     fn is_stuck(&self) -> bool {
         self.state == "waiting" && !self.reason.is_empty()
@@ -175,83 +191,50 @@ impl Explanation {
     }
 
     /// For people.
-    pub(crate) fn text(&self) -> String {
-        let mut out = format!("Pod {}/{}: {}\n", self.namespace, self.name, self.summary);
-        out.push_str(&self.findings.text());
+    pub(crate) fn text(&self, paint: Paint) -> String {
+        let mut page = Page::new(paint);
+        let title = format!("Pod {}/{}: ", self.namespace, self.name);
+        page.pieces(&[(Tone::Title, &title), (self.state.tone(), &self.summary)]);
+        self.findings.show(&mut page);
         if let Some(record) = &self.scheduling {
-            out.push_str(&scheduling_text(record));
+            show_scheduling(&mut page, record);
         }
-        if !self.group.is_empty() {
-            out.push_str("\nPod group:\n");
-            for sentence in &self.group {
-                // The text is built in memory: writing cannot fail.
-                let _infallible = writeln!(out, "  {sentence}");
-            }
-        }
-        if !self.negotiation.is_empty() {
-            out.push_str("\nClassic claims:\n");
-            for sentence in &self.negotiation {
-                // The text is built in memory: writing cannot fail.
-                let _infallible = writeln!(out, "  {sentence}");
-            }
-        }
+        show_list(&mut page, "Pod group:", &self.group, Tone::Plain);
+        show_list(&mut page, "Classic claims:", &self.negotiation, Tone::Plain);
         if let Some(refusal) = &self.refusal {
-            out.push_str(
-                "\nWhat the node could not place together, and what would have to be freed:\n",
-            );
-            out.push_str(&refusal.text());
+            page.part("What the node could not place together, and what would have to be freed:");
+            page.lines(&refusal.text());
         }
+        self.show_devices(&mut page);
+        let troubled = self.containers.iter().filter(|c| !c.reason.is_empty());
+        let troubled: Vec<Vec<String>> = troubled.map(Container::row).collect();
+        if !troubled.is_empty() {
+            page.part("Containers:");
+            page.table(&["CONTAINER", "STATE", "REASON", "MESSAGE"], &troubled);
+        }
+        show_list(&mut page, "Warnings:", &self.warnings, Tone::Doubtful);
+        page.into_text()
+    }
+
+    fn show_devices(&self, page: &mut Page) {
+        const TITLES: [&str; 7] = [
+            "RESOURCE",
+            "DEVICE",
+            "HEALTH",
+            "NUMA",
+            "CONTAINER",
+            "CLAIM",
+            "SINCE",
+        ];
         if !self.devices.is_empty() {
-            out.push_str("\nDevices, CPUs and memory it holds:\n");
-            let rows: Vec<Vec<String>> = self
-                .devices
-                .iter()
-                .flat_map(|d| self.device_rows(d))
-                .collect();
-            out.push_str(&table::render(
-                &[
-                    "RESOURCE",
-                    "DEVICE",
-                    "HEALTH",
-                    "NUMA",
-                    "CONTAINER",
-                    "CLAIM",
-                    "SINCE",
-                ],
-                &rows,
-            ));
+            let rows = self.devices.iter().flat_map(|d| self.device_rows(d));
+            page.part("Devices, CPUs and memory it holds:");
+            page.table(&TITLES, &rows.collect::<Vec<_>>());
         }
         if let Some(why) = &self.devices_unknown {
-            // The text is built in memory: writing cannot fail.
-            let _infallible = writeln!(out, "\nThe node's device table could not be read: {why}");
+            page.gap();
+            page.line(format!("The node's device table could not be read: {why}"));
         }
-        let troubled: Vec<Vec<String>> = self
-            .containers
-            .iter()
-            .filter(|c| !c.reason.is_empty())
-            .map(|c| {
-                vec![
-                    c.name.clone(),
-                    c.state.clone(),
-                    c.reason.clone(),
-                    c.message.clone(),
-                ]
-            })
-            .collect();
-        if !troubled.is_empty() {
-            out.push_str("\nContainers:\n");
-            out.push_str(&table::render(
-                &["CONTAINER", "STATE", "REASON", "MESSAGE"],
-                &troubled,
-            ));
-        }
-        if !self.warnings.is_empty() {
-            out.push_str("\nWarnings:\n");
-            for warning in &self.warnings {
-                let _infallible = writeln!(out, "  {warning}");
-            }
-        }
-        out
     }
 
     fn device_rows(&self, device: &Device) -> Vec<Vec<String>> {
@@ -279,16 +262,26 @@ impl Explanation {
     }
 }
 
-fn scheduling_text(record: &Record) -> String {
-    let mut out = format!(
-        "\nAttempt {} at {} looked at {} nodes:\n",
+/// Sentences of one kind, if there are any.
+fn show_list(page: &mut Page, title: &str, sentences: &[String], tone: Tone) {
+    if !sentences.is_empty() {
+        page.part(title);
+    }
+    for sentence in sentences {
+        page.toned(tone, format!("  {sentence}"));
+    }
+}
+
+fn show_scheduling(page: &mut Page, record: &Record) {
+    page.part(&format!(
+        "Attempt {} at {} looked at {} nodes:",
         record.attempt, record.at, record.total_nodes
-    );
+    ));
     if let Some(why) = &record.pre_filter {
-        let _infallible = writeln!(out, "  before any node: {why}");
+        page.line(format!("  before any node: {why}"));
     }
     if let Some(why) = &record.group {
-        let _infallible = writeln!(out, "  there would be a node, but: {why}");
+        page.line(format!("  there would be a node, but: {why}"));
     }
     let mut rows = Vec::new();
     for node in &record.nodes {
@@ -310,33 +303,32 @@ fn scheduling_text(record: &Record) -> String {
         ]);
     }
     if !rows.is_empty() {
-        out.push_str(&table::render(
-            &["NODE", "PLUGIN", "WHY NOT", "NUMBERS"],
-            &rows,
-        ));
+        page.table(&["NODE", "PLUGIN", "WHY NOT", "NUMBERS"], &rows);
     }
     let devices = record.nodes.iter();
     let devices = devices.filter_map(|n| Some((&n.node, n.devices.as_deref()?)));
-    out.push_str(&super::claim::devices_text(devices));
+    super::claim::refused_devices(page, devices);
     let claims = record.nodes.iter();
     let claims = claims.flat_map(|n| n.volumes.iter().map(move |v| (&n.node, v)));
     let rows: Vec<Vec<String>> = claims
         .map(|(node, refusal)| vec![node.clone(), refusal.claim.clone(), refusal.why.clone()])
         .collect();
     if !rows.is_empty() {
-        out.push_str("\nWhat the pod's claims lack there:\n");
-        out.push_str(&table::render(&["NODE", "CLAIM", "WHY NOT"], &rows));
+        page.part("What the pod's claims lack there:");
+        page.table(&["NODE", "CLAIM", "WHY NOT"], &rows);
     }
     if record.more_nodes > 0 {
-        let _infallible = writeln!(out, "… and {} more nodes; all reasons:", record.more_nodes);
+        page.line(format!(
+            "… and {} more nodes; all reasons:",
+            record.more_nodes
+        ));
         for (reason, count) in &record.reasons {
-            let _infallible = writeln!(out, "  {count} × {reason}");
+            page.line(format!("  {count} × {reason}"));
         }
     }
     if let Some(why) = &record.post_filter {
-        let _infallible = writeln!(out, "preemption: {why}");
+        page.line(format!("preemption: {why}"));
     }
-    out
 }
 
 fn container(status: &ContainerStatus) -> Container {
@@ -494,7 +486,7 @@ mod tests {
         let explanation = Explanation::new(&pod(status, ""), &[], Ok(Vec::new()));
         assert_eq!(explanation.state, State::Pending);
         let expected = "Pod ns/p: pending, Unschedulable: 0/1 nodes are available: 1 Insufficient x.example/foo.\n";
-        assert_eq!(explanation.text(), expected);
+        assert_eq!(explanation.text(Paint::NONE), expected);
     }
 
     #[test]
@@ -506,7 +498,9 @@ mod tests {
                 "reasons": ["node(s) didn't match PersistentVolume's node affinity"],
                 "volumes": [{ "claim": "data", "why": why }] }] }))
         .unwrap();
-        let text = scheduling_text(&record);
+        let mut page = Page::new(Paint::NONE);
+        show_scheduling(&mut page, &record);
+        let text = page.into_text();
         let line = text.lines().last().unwrap_or_default();
         let row: Vec<&str> = line.splitn(3, "  ").map(str::trim).collect();
         assert_eq!(row.first(), Some(&"a"), "{text}");

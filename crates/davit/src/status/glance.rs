@@ -1,15 +1,15 @@
 //! What was seen, for people and for programs.
 
 use crate::devices::Answer;
+use crate::page::{Page, Paint, Tone};
 use crate::plain::{age, printable};
-use crate::{pod_state, table};
+use crate::pod_state;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 /// As much of what needs attention is shown without `-o wide`.
 pub(super) const SHOWN: usize = 10;
@@ -285,73 +285,101 @@ impl Glance {
     }
 
     /// For people, with at most so much of what needs attention.
-    pub(super) fn text(&self, most: usize) -> String {
-        let state = if self.ready { "ready" } else { "not ready" };
-        let mut out = format!(
-            "API server   {}   {}   {state}\n",
-            self.server, self.version
-        );
+    pub(super) fn text(&self, most: usize, paint: Paint) -> String {
+        let mut page = Page::new(paint);
+        let (tone, state) = match self.ready {
+            true => (Tone::Good, "ready"),
+            false => (Tone::Bad, "not ready"),
+        };
+        let server = format!("   {}   {}   ", self.server, self.version);
+        page.pieces(&[
+            (Tone::Title, "API server"),
+            (Tone::Plain, &server),
+            (tone, state),
+        ]);
         for component in &self.components {
-            let state = if component.healthy {
-                "healthy"
-            } else {
-                "NOT HEALTHY"
-            };
-            let Component { name, detail, .. } = component;
-            let detail = if detail == "ok" { "" } else { detail };
-            let line = format!("{name:<24} {state:<11}  {detail}");
-            let _infallible = writeln!(out, "  {}", line.trim_end());
+            component.show(&mut page);
         }
+        self.show_counts(&mut page);
+        if !self.devices.is_empty() {
+            let rows: Vec<_> = self.devices.iter().map(device_row).collect();
+            page.gap();
+            page.table(&["DEVICES", "TOTAL", "HELD", "NOT HEALTHY"], &rows);
+        }
+        page.gap();
+        if self.attention.is_empty() {
+            page.toned(Tone::Good, "Nothing needs attention.");
+            return page.into_text();
+        }
+        page.toned(Tone::Title, "Needs attention:");
+        for Attention { what, command } in self.attention.iter().take(most) {
+            page.toned(Tone::Doubtful, format!("  {what}"));
+            page.line(format!("      {command}"));
+        }
+        if let Some(more @ 1..) = self.attention.len().checked_sub(most) {
+            page.line(format!("  … and {more} more: davit status -o wide"));
+        }
+        page.into_text()
+    }
+
+    /// Nodes and pods.
+    fn show_counts(&self, page: &mut Page) {
         let NodeCount {
             total,
             ready,
             unschedulable,
         } = self.nodes;
-        let _infallible = write!(out, "Nodes        {ready} of {total} ready");
-        if unschedulable > 0 {
-            let _infallible = write!(out, ", {unschedulable} without new pods");
-        }
+        let tone = match ready < total {
+            true => Tone::Bad,
+            false => Tone::Plain,
+        };
+        let ready = format!("        {ready} of {total} ready");
+        let closed = match unschedulable {
+            0 => String::new(),
+            number => format!(", {number} without new pods"),
+        };
+        page.pieces(&[
+            (Tone::Title, "Nodes"),
+            (tone, &ready),
+            (Tone::Plain, &closed),
+        ]);
         let all: usize = self.pods.values().sum();
-        let phases: Vec<String> = self
-            .pods
-            .iter()
-            .map(|(phase, n)| format!("{n} {phase}"))
-            .collect();
-        let _infallible = writeln!(out, "\nPods         {all}   {}", phases.join(", "));
-        if !self.devices.is_empty() {
-            let row = |(resource, count): (&String, &DeviceCount)| {
-                let DeviceCount {
-                    total,
-                    held,
-                    not_healthy,
-                } = count;
-                vec![
-                    resource.clone(),
-                    total.to_string(),
-                    held.to_string(),
-                    not_healthy.to_string(),
-                ]
-            };
-            let rows: Vec<_> = self.devices.iter().map(row).collect();
-            out.push('\n');
-            out.push_str(&table::render(
-                &["DEVICES", "TOTAL", "HELD", "NOT HEALTHY"],
-                &rows,
-            ));
-        }
-        if self.attention.is_empty() {
-            out.push_str("\nNothing needs attention.\n");
-            return out;
-        }
-        out.push_str("\nNeeds attention:\n");
-        for Attention { what, command } in self.attention.iter().take(most) {
-            let _infallible = writeln!(out, "  {what}\n      {command}");
-        }
-        if let Some(more @ 1..) = self.attention.len().checked_sub(most) {
-            let _infallible = writeln!(out, "  … and {more} more: davit status -o wide");
-        }
-        out
+        let phases = self.pods.iter().map(|(phase, n)| format!("{n} {phase}"));
+        let phases = phases.collect::<Vec<_>>().join(", ");
+        let pods = format!("         {all}   {phases}");
+        page.pieces(&[(Tone::Title, "Pods"), (Tone::Plain, pods.trim_end())]);
     }
+}
+
+impl Component {
+    fn show(&self, page: &mut Page) {
+        let (tone, state) = match self.healthy {
+            true => (Tone::Good, "healthy"),
+            false => (Tone::Bad, "NOT HEALTHY"),
+        };
+        let name = format!("  {:<24} ", self.name);
+        if self.detail.is_empty() || self.detail == "ok" {
+            page.pieces(&[(Tone::Plain, &name), (tone, state)]);
+            return;
+        }
+        let state = format!("{state:<11}");
+        let detail = format!("  {}", self.detail);
+        page.pieces(&[(Tone::Plain, &name), (tone, &state), (Tone::Plain, &detail)]);
+    }
+}
+
+fn device_row((resource, count): (&String, &DeviceCount)) -> Vec<String> {
+    let DeviceCount {
+        total,
+        held,
+        not_healthy,
+    } = count;
+    vec![
+        resource.clone(),
+        total.to_string(),
+        held.to_string(),
+        not_healthy.to_string(),
+    ]
 }
 
 #[cfg(test)]
@@ -439,8 +467,8 @@ Needs attention:
   the API v1.x is not served: gone
       kubectl describe apiservice v1.x
 ";
-        assert_eq!(report.text(usize::MAX), expected);
-        let short = report.text(2);
+        assert_eq!(report.text(usize::MAX, Paint::NONE), expected);
+        let short = report.text(2, Paint::NONE);
         assert!(
             short.ends_with("  … and 6 more: davit status -o wide\n"),
             "{short}"
@@ -470,7 +498,7 @@ Needs attention:
         report.components = Component::of_statuses(&json!({"items": [{"metadata": {"name": evil},
             "conditions": [{"type": "Healthy", "status": "False", "error": evil}]}]}));
         report.unknown(evil, &anyhow::anyhow!("{evil}"));
-        let text = report.text(usize::MAX);
+        let text = report.text(usize::MAX, Paint::NONE);
         assert!(!text.contains('\x1b'), "{text:?}");
     }
 
@@ -478,7 +506,7 @@ Needs attention:
     fn a_cluster_that_is_well_says_so() {
         let mut report = Glance::new("https://h", "v1");
         report.readiness("[+]ping ok\nreadyz check passed");
-        let text = report.text(SHOWN);
+        let text = report.text(SHOWN, Paint::NONE);
         assert!(text.ends_with("\nNothing needs attention.\n"), "{text}");
         assert!(
             text.contains("Nodes        0 of 0 ready\nPods         0"),

@@ -1,6 +1,7 @@
 //! What stands on the screen, and what keys do to it. Nothing here knows a terminal.
 
 use super::model::{Moment, Sheet, SheetRow};
+use crate::page::Paint;
 use crate::plain::{printable, shortened};
 use crate::table;
 use std::cmp::Ordering;
@@ -280,7 +281,7 @@ fn line(cells: &[&str], widths: &[usize]) -> String {
 }
 
 /// Everything as text.
-pub(super) fn plain(snapshot: &Moment) -> String {
+pub(super) fn plain(snapshot: &Moment, paint: Paint) -> String {
     let mut out = format!("{}\n", snapshot.summary);
     for view in VIEWS {
         let shown = table_of(snapshot, view);
@@ -290,7 +291,7 @@ pub(super) fn plain(snapshot: &Moment) -> String {
         out.push_str(&if rows.is_empty() {
             format!("No {}.\n", format!("{view:?}").to_lowercase())
         } else {
-            table::render(&shown.titles, &rows)
+            table::painted(&shown.titles, &rows, paint)
         });
     }
     for fault in &snapshot.faults {
@@ -423,7 +424,7 @@ mod tests {
         let evil = "\x1b[2J\u{9b}2Jx";
         let mut moment = snapshot(vec![row(&[evil, evil, evil], &[])]);
         moment.faults = vec![format!("no use of CPU and memory: {evil}")];
-        let text = plain(&moment);
+        let text = plain(&moment, Paint::NONE);
         assert!(!text.contains(['\x1b', '\u{9b}']), "{text:?}");
         let mut screen = Screen::new(TopView::Devices, moment);
         for read in [None, Some(Err(evil.to_owned()))] {
@@ -436,7 +437,7 @@ mod tests {
 
     #[test]
     fn as_text_it_has_all_and_no_escape_codes() {
-        let text = plain(&many());
+        let text = plain(&many(), Paint::NONE);
         assert!(
             text.starts_with("nodes 1/1\n\nNODE   DEVICE    NUMA\nnode   gpu-000   -\n"),
             "{text}"

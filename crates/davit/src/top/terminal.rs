@@ -37,7 +37,7 @@ pub(super) struct RawTerminal {
 }
 
 impl RawTerminal {
-    pub(super) fn open() -> Result<Self> {
+    pub(super) fn open(has_colour: bool) -> Result<Self> {
         // An open file of its own: what others have open of the terminal goes on blocking.
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened: OwnedFd = open("/dev/tty", flags, Mode::empty()).context("/dev/tty")?;
@@ -52,7 +52,7 @@ impl RawTerminal {
         let terminal = Self {
             tty,
             keys,
-            has_colour: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            has_colour,
         };
         // Before what a panic says, which would be lost on the other screen.
         let say = std::panic::take_hook();
