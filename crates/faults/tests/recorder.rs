@@ -40,7 +40,12 @@ fn work(dir: &Path) {
     fs::rename(dir.join("d/a"), dir.join("b")).unwrap();
     fs::write(dir.join("c"), "first").unwrap();
     fs::write(dir.join("c"), "2nd").unwrap();
-    File::options().append(true).open(dir.join("c")).unwrap().write_all(b"+").unwrap();
+    File::options()
+        .append(true)
+        .open(dir.join("c"))
+        .unwrap()
+        .write_all(b"+")
+        .unwrap();
     fs::write(dir.join("gone"), "x").unwrap();
     fs::remove_file(dir.join("gone")).unwrap();
     fs::remove_dir(dir.join("d")).unwrap();
@@ -72,10 +77,16 @@ fn all_that_was_recorded_is_all_that_happened() {
     let recording = recorder.end();
     assert!(contents(dir.path()).is_empty());
     let last = recording.events.len();
-    recording.image(last, Survival::All).write_to(copy.path()).unwrap();
+    recording
+        .image(last, Survival::All)
+        .write_to(copy.path())
+        .unwrap();
     assert_eq!(contents(copy.path()), there);
     // What came after the last sync is not there, nor is what c holds, which nobody synced.
-    recording.image(last, Survival::Nothing).write_to(synced.path()).unwrap();
+    recording
+        .image(last, Survival::Nothing)
+        .write_to(synced.path())
+        .unwrap();
     let left = contents(synced.path());
     assert_eq!(left.keys().collect::<Vec<_>>(), ["b", "c"]);
     assert_eq!(left["b"], there["b"]);

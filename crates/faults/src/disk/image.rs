@@ -223,11 +223,14 @@ impl Choice {
                 let first = synced.unwrap_or(0);
                 let (dice, cut) = (&mut self.dice, self.cut);
                 // All and nothing are the ends that matter most.
-                let end = self.ends.entry(what).or_insert_with(|| match dice.below(4) {
-                    0 => first,
-                    1 => cut,
-                    _ => first + dice.below(cut - first + 1),
-                });
+                let end = self
+                    .ends
+                    .entry(what)
+                    .or_insert_with(|| match dice.below(4) {
+                        0 => first,
+                        1 => cut,
+                        _ => first + dice.below(cut - first + 1),
+                    });
                 index < *end
             }
         }

@@ -67,6 +67,16 @@ impl Recorder {
         lock(&self.state).did(Event::Said(what));
     }
 
+    /// All that is there is on the disk.
+    pub fn settle(&self) {
+        let mut state = lock(&self.state);
+        let tree = &state.tree;
+        let nodes: Vec<Node> = tree.dirs.keys().chain(tree.files.keys()).copied().collect();
+        for node in nodes {
+            state.did(Event::Synced { node });
+        }
+    }
+
     /// What was recorded; the directory is gone then.
     ///
     /// # Panics
@@ -225,7 +235,12 @@ impl State {
 
     fn remove(&mut self, asked: &Question<'_>) -> Result<(), Errno> {
         let node = self.named(asked.node, asked, 0)?;
-        if self.tree.dirs.get(&node).is_some_and(|names| !names.is_empty()) {
+        if self
+            .tree
+            .dirs
+            .get(&node)
+            .is_some_and(|names| !names.is_empty())
+        {
             return Err(Errno::NOTEMPTY);
         }
         self.did(Event::Removed {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 pub type Node = u64;
 
 /// The directory in which everything is.
-pub const ROOT: Node = 1;
+pub(super) const ROOT: Node = 1;
 
 /// One change, in the order in which they happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +88,8 @@ impl Content {
     }
 
     fn resize(&mut self, len: u64) {
-        self.bytes.truncate(usize::try_from(len).unwrap_or(usize::MAX));
+        self.bytes
+            .truncate(usize::try_from(len).unwrap_or(usize::MAX));
         self.len = len;
     }
 }
