@@ -8,6 +8,7 @@
 //! A write is applied in memory, shown to watchers and acknowledged only after its
 //! batch is durable.
 
+mod birth;
 mod disk;
 mod journal;
 mod mvcc;

@@ -20,6 +20,7 @@ use fjall::{
     CompressionType, Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode,
 };
 
+use super::birth;
 use super::journal::{self, Verdict};
 use super::mvcc::{FIRST_REVISION, Mvcc, RecordId};
 use super::records::{FjallRecords, Records};
@@ -135,21 +136,21 @@ impl FjallDisk {
         space
             .room(0)
             .map_err(|error| io("look at the space", &error))?;
-        let path = dir.join("db");
-        let complete = dir.join("complete");
-        if complete.exists() {
+        let path = dir.join(birth::DATABASE);
+        let complete = birth::is_complete(dir);
+        if complete {
             check_journal(&path)?;
         } else {
-            clear_unfinished(&path)?;
+            birth::clear(&path)?;
         }
         let log = Log::open(&path, durability)?;
-        if !complete.exists() {
+        if !complete {
             log.write_header(FIRST_REVISION)
                 .map_err(|error| Error::Io {
                     action: "create the store",
                     detail: error.to_string(),
                 })?;
-            create_marker(dir, &complete).map_err(|error| io("create the store", &error))?;
+            birth::finish(dir).map_err(|error| io("create the store", &error))?;
         }
         let state = log.load(&path)?;
         let disk = Self {
@@ -173,13 +174,13 @@ impl FjallDisk {
         davit_beneath::private_dir(dir, 0o700)
             .map_err(|error| io("create the store directory", &error.into()))?;
         let _lock = lock(dir)?;
-        let (path, complete) = (dir.join("db"), dir.join("complete"));
-        if complete.exists() {
+        let path = dir.join(birth::DATABASE);
+        if birth::is_complete(dir) {
             return Err(Error::NotEmpty {
                 path: dir.to_owned(),
             });
         }
-        clear_unfinished(&path)?;
+        birth::clear(&path)?;
         let failed = |error: &dyn std::fmt::Display| Error::Io {
             action: "restore the store",
             detail: error.to_string(),
@@ -202,7 +203,7 @@ impl FjallDisk {
         }
         batch.commit().map_err(|error| failed(&error))?;
         log.write_header(revision).map_err(|error| failed(&error))?;
-        create_marker(dir, &complete).map_err(|error| io("restore the store", &error))
+        birth::finish(dir).map_err(|error| io("restore the store", &error))
     }
 
     fn log(&self) -> Result<&Log, DiskError> {
@@ -534,22 +535,6 @@ fn lock(dir: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Notes that the store has been created. Until then nothing in it was
-/// acknowledged.
-fn create_marker(dir: &Path, complete: &Path) -> std::io::Result<()> {
-    File::create(complete)?.sync_all()?;
-    File::open(dir)?.sync_all()
-}
-
-/// Removes what a creation that was cut short has left.
-fn clear_unfinished(path: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(path) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(io("clear an unfinished store", &error)),
-    }
-}
-
 /// Cuts a torn batch off the journal, and refuses a journal that is damaged before
 /// its end: the database would silently drop what follows.
 fn check_journal(path: &Path) -> Result<()> {
@@ -588,7 +573,7 @@ pub(super) fn allocated(dir: &Path) -> std::io::Result<u64> {
     Ok(bytes)
 }
 
-fn io(action: &'static str, error: &std::io::Error) -> Error {
+pub(super) fn io(action: &'static str, error: &std::io::Error) -> Error {
     Error::Io {
         action,
         detail: error.to_string(),
