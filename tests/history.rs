@@ -1,0 +1,184 @@
+//! Random clients of one server, and of three servers on an etcd of three members, while servers and members are killed,
+//! paused and cut off. All that the clients were told is judged by `davit_faults::history`.
+//!
+//! `DAVIT_HISTORY_SECONDS` says how long a run lasts, `DAVIT_HISTORY_RUNS` how many there are, `DAVIT_HISTORY_SEED` with
+//! which chances the first one works; a history that cannot be is kept in a file that the failure names.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "history/clients.rs"]
+mod clients;
+#[path = "../crates/etcd/tests/server/mod.rs"]
+mod etcd;
+#[path = "history/faults.rs"]
+mod faults;
+mod harness;
+
+use clients::{Book, Maps};
+use davit_faults::history::{History, Told, judge};
+use davit_faults::{Dice, asked};
+use etcd::Server;
+use faults::{Fault, Three};
+use harness::Cluster;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const CLIENTS: u64 = 5;
+const WATCHERS: u64 = 3;
+/// How long the watchers may take to see the last change, after all faults are healed.
+const LAST: Duration = Duration::from_secs(60);
+
+async fn maps(kubeconfig: &Path) -> Maps {
+    let _installed_before = rustls::crypto::ring::default_provider().install_default();
+    let file = kube::config::Kubeconfig::read_from(kubeconfig).unwrap();
+    let options = kube::config::KubeConfigOptions::default();
+    let mut config = kube::Config::from_custom_kubeconfig(file, &options)
+        .await
+        .unwrap();
+    // Whoever tries again by himself does not tell what happened the first time.
+    config.default_retry = false;
+    kube::Api::namespaced(kube::Client::try_from(config).unwrap(), "default")
+}
+
+/// Clients and watchers work while `trouble` goes on; what they saw.
+async fn record(seed: u64, servers: Vec<Maps>, trouble: impl FnOnce() + Send + 'static) -> History {
+    let book = Arc::new(Book::default());
+    let tasks = |first: u64, count: u64| {
+        (first..first + count).map(|number| {
+            // Each begins at another server.
+            let mut servers = servers.clone();
+            let from = number as usize % servers.len();
+            servers.rotate_left(from);
+            (Arc::clone(&book), servers, Dice::new(seed * 100 + number))
+        })
+    };
+    let clients = tasks(0, CLIENTS)
+        .map(|(book, servers, dice)| tokio::spawn(clients::work(book, servers, dice)));
+    let clients: Vec<_> = clients.collect();
+    let watchers = tasks(CLIENTS, WATCHERS)
+        .map(|(book, servers, dice)| tokio::spawn(clients::watch(book, servers, dice)));
+    let watchers: Vec<_> = watchers.collect();
+    tokio::task::spawn_blocking(trouble).await.unwrap();
+    book.stop();
+    for client in clients {
+        client.await.unwrap();
+    }
+    clients::last_change(&book, &servers).await;
+    for watcher in watchers {
+        let seen = tokio::time::timeout(LAST, watcher).await;
+        seen.expect("a watcher does not see the last change")
+            .unwrap();
+    }
+    Arc::into_inner(book).unwrap().into_history()
+}
+
+fn check(name: &str, seed: u64, history: &History) {
+    let told = |told: Told| {
+        history
+            .operations
+            .iter()
+            .filter(|one| one.told == told)
+            .count()
+    };
+    let events: usize = history.watches.iter().map(|watch| watch.events.len()).sum();
+    println!(
+        "{name}, seed {seed}: {} operations ({} without an answer), {} lists, {events} events of {} watches",
+        history.operations.len(),
+        told(Told::Unknown),
+        history.lists.len(),
+        history.watches.len()
+    );
+    assert!(
+        history.operations.len() > 100 && told(Told::Deleted) > 5,
+        "hardly anything happened"
+    );
+    let begun = Instant::now();
+    let faults = judge(history);
+    println!("judged in {:?}", begun.elapsed());
+    if !faults.is_empty() {
+        let file = std::env::temp_dir().join(format!("davit-history-{name}-{seed}.txt"));
+        std::fs::write(&file, format!("{history:#?}")).unwrap();
+        let shown = faults
+            .iter()
+            .take(10)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join("\n");
+        panic!(
+            "seed {seed}, kept in {}, {} faults:\n{shown}",
+            file.display(),
+            faults.len()
+        );
+    }
+}
+
+/// Seeds of the runs, printed.
+fn seeds() -> std::ops::Range<u64> {
+    let first = asked("DAVIT_HISTORY_SEED", 1) as u64;
+    let runs = asked("DAVIT_HISTORY_RUNS", 1) as u64;
+    println!("DAVIT_HISTORY_SEED={first}");
+    first..first + runs
+}
+
+fn lasting(usual: usize) -> Duration {
+    Duration::from_secs(asked("DAVIT_HISTORY_SECONDS", usual) as u64)
+}
+
+/// Items 90 of the API and the embedded store: one server, which is killed now and then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_clients_of_one_server_see_can_be() {
+    let mut cluster = tokio::task::spawn_blocking(|| Cluster::up(&["--no-node"]))
+        .await
+        .unwrap();
+    cluster.keep_port();
+    let cluster = Arc::new(parking_lot::Mutex::new(cluster));
+    for seed in seeds() {
+        let servers = vec![maps(&cluster.lock().kubeconfig).await];
+        let (shared, end) = (Arc::clone(&cluster), Instant::now() + lasting(4));
+        let mut dice = Dice::new(seed);
+        let history = record(seed, servers, move || {
+            while Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1000 + dice.below(1500) as u64));
+                let mut cluster = shared.lock();
+                cluster.kill();
+                cluster.start_again();
+            }
+        });
+        check("one", seed, &history.await);
+    }
+}
+
+/// Items 90 and 92 to 94: three servers on an etcd of three members, with all kinds of faults.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_clients_of_three_servers_on_etcd_see_can_be() {
+    let Some(members) = tokio::task::spawn_blocking(|| Server::cluster(3))
+        .await
+        .unwrap()
+    else {
+        return;
+    };
+    let three = Arc::new(parking_lot::Mutex::new(Three::start(members).await));
+    for seed in seeds() {
+        let kubeconfigs = three.lock().kubeconfigs();
+        let mut servers = Vec::new();
+        for kubeconfig in kubeconfigs {
+            servers.push(maps(&kubeconfig).await);
+        }
+        let (shared, end) = (Arc::clone(&three), Instant::now() + lasting(8));
+        let mut dice = Dice::new(seed);
+        let history = record(seed, servers, move || {
+            let mut three = shared.lock();
+            let mut turn = dice.below(5);
+            while Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(300 + dice.below(700) as u64));
+                // All kinds come round; whom they hit is chance.
+                let fault = Fault::choose(turn, &mut dice);
+                turn += 1;
+                println!("{fault:?}");
+                three.suffer(fault, Duration::from_millis(300 + dice.below(1700) as u64));
+            }
+        });
+        check("three", seed, &history.await);
+    }
+}
