@@ -2,7 +2,7 @@
 //! paused and cut off. All that the clients were told is judged by `davit_faults::history`.
 //!
 //! `DAVIT_HISTORY_SECONDS` says how long a run lasts, `DAVIT_HISTORY_RUNS` how many there are, `DAVIT_HISTORY_SEED` with
-//! which chances the first one works; a history that cannot be is kept in a file that the failure names.
+//! which chances the first one works, `DAVIT_HISTORY_FAULT_SECONDS` how long a fault lasts at most; a history that cannot be is kept in a file that the failure names.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -15,7 +15,7 @@ mod faults;
 mod harness;
 
 use clients::{Book, Maps};
-use davit_faults::history::{History, Told, judge};
+use davit_faults::history::{Event, History, Told, judge};
 use davit_faults::{Dice, asked};
 use etcd::Server;
 use faults::{Fault, Three};
@@ -113,6 +113,80 @@ fn check(name: &str, seed: u64, history: &History) {
     }
 }
 
+/// The judge would have seen it: the history with a fault put in is refused.
+fn check_judge(seed: u64, history: &History) {
+    let mut dice = Dice::new(seed);
+    let refused = |what: &str, history: &History| {
+        assert!(!judge(history).is_empty(), "seed {seed}: {what} passes");
+    };
+    let is_change = |event: &Event| matches!(event, Event::Changed { .. });
+
+    let watches = 0..history.watches.len();
+    let longest = watches
+        .max_by_key(|watch| history.watches[*watch].events.len())
+        .unwrap();
+
+    let mut missed = history.clone();
+    let events = &mut missed.watches[longest].events;
+    let changes: Vec<usize> = (0..events.len())
+        .filter(|at| is_change(&events[*at].1))
+        .collect();
+    // Not the last one: a watch ends where it ends.
+    events.remove(changes[dice.below(changes.len() - 1)]);
+    refused("a missed event", &missed);
+
+    let mut doubled = history.clone();
+    let events = &mut doubled.watches[longest].events;
+    let again = changes[dice.below(changes.len())];
+    events.insert(again, events[again].clone());
+    refused("a doubled event", &doubled);
+
+    let mut stale = history.clone();
+    let reads = stale
+        .operations
+        .iter_mut()
+        .filter(|one| matches!(one.told, Told::Seen(Some(_))));
+    let mut reads: Vec<_> = reads.collect();
+    let first = reads
+        .iter()
+        .map(|read| (read.key.clone(), read.told))
+        .collect::<Vec<_>>();
+    let last = reads.last_mut().unwrap();
+    let old = first
+        .iter()
+        .find(|(key, told)| *key == last.key && *told != last.told);
+    if let Some((_, told)) = old {
+        last.told = *told;
+        refused("a stale read", &stale);
+    }
+
+    let mut lost = history.clone();
+    let writes = lost
+        .operations
+        .iter_mut()
+        .filter(|one| matches!(one.told, Told::Written(_)));
+    let write = writes.last().unwrap();
+    let Told::Written(revision) = write.told else {
+        return;
+    };
+    for watch in &mut lost.watches {
+        watch
+            .events
+            .retain(|(_, event)| event.revision() != revision);
+    }
+    refused("a lost write", &lost);
+
+    let mut old = history.clone();
+    let list = old
+        .lists
+        .iter_mut()
+        .rev()
+        .find(|list| list.current && !list.objects.is_empty());
+    let list = list.unwrap();
+    list.objects.pop_last();
+    refused("a list without one of its objects", &old);
+}
+
 /// Seeds of the runs, printed.
 fn seeds() -> std::ops::Range<u64> {
     let first = asked("DAVIT_HISTORY_SEED", 1) as u64;
@@ -158,6 +232,7 @@ async fn what_clients_of_three_servers_on_etcd_see_can_be() {
     else {
         return;
     };
+    let longest = asked("DAVIT_HISTORY_FAULT_SECONDS", 2);
     let three = Arc::new(parking_lot::Mutex::new(Three::start(members).await));
     for seed in seeds() {
         let kubeconfigs = three.lock().kubeconfigs();
@@ -169,14 +244,17 @@ async fn what_clients_of_three_servers_on_etcd_see_can_be() {
         let mut dice = Dice::new(seed);
         let history = record(seed, servers, move || {
             let mut three = shared.lock();
-            let mut turn = dice.below(5);
+            let mut turn = dice.below(Fault::KINDS);
             while Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(300 + dice.below(700) as u64));
                 // All kinds come round; whom they hit is chance.
                 let fault = Fault::choose(turn, &mut dice);
                 turn += 1;
                 println!("{fault:?}");
-                three.suffer(fault, Duration::from_millis(300 + dice.below(1700) as u64));
+                three.suffer(
+                    fault,
+                    Duration::from_millis(300 + dice.below(1000 * longest - 300) as u64),
+                );
             }
         });
         check("three", seed, &history.await);

@@ -23,6 +23,8 @@ pub(crate) enum Fault {
     MemberKilled(usize),
     /// A member of etcd stands still.
     MemberPaused(usize),
+    /// All members but one stand still: etcd answers nobody.
+    QuorumPaused(usize),
     /// Nothing, or nothing in one direction, passes between a server and all of etcd.
     Cut(usize, Directions),
 }
@@ -35,13 +37,17 @@ pub(crate) struct Directions {
 }
 
 impl Fault {
+    /// How many kinds there are.
+    pub(crate) const KINDS: usize = 6;
+
     pub(crate) fn choose(turn: usize, dice: &mut Dice) -> Self {
         let who = dice.below(3);
-        match turn % 5 {
+        match turn % Self::KINDS {
             0 => Self::ServerKilled(who),
             1 => Self::MemberKilled(who),
             2 => Self::ServerPaused(who),
             3 => Self::MemberPaused(who),
+            4 => Self::QuorumPaused(who),
             _ => {
                 let kind = dice.below(3);
                 Self::Cut(
@@ -106,8 +112,14 @@ impl Three {
                 wait();
                 self.members[who].run();
             }
-            Fault::ServerPaused(who) => paused(self.servers[who].pid(), wait),
-            Fault::MemberPaused(who) => paused(self.members[who].pid().unwrap(), wait),
+            Fault::ServerPaused(who) => paused(&[self.servers[who].pid()], wait),
+            Fault::MemberPaused(who) => paused(&[self.members[who].pid().unwrap()], wait),
+            Fault::QuorumPaused(but) => {
+                let members = self.members.iter().enumerate();
+                let others = members.filter(|(number, _)| *number != but);
+                let pids: Vec<u32> = others.filter_map(|(_, member)| member.pid()).collect();
+                paused(&pids, wait);
+            }
             Fault::Cut(who, directions) => {
                 self.wires[who].send_replace(directions);
                 wait();
@@ -117,11 +129,15 @@ impl Three {
     }
 }
 
-fn paused(pid: u32, wait: impl Fn()) {
-    let pid = Pid::from_raw(i32::try_from(pid).unwrap());
-    kill(pid, Signal::SIGSTOP).unwrap();
+fn paused(pids: &[u32], wait: impl Fn()) {
+    let all = |signal| {
+        for pid in pids {
+            kill(Pid::from_raw(i32::try_from(*pid).unwrap()), signal).unwrap();
+        }
+    };
+    all(Signal::SIGSTOP);
     wait();
-    kill(pid, Signal::SIGCONT).unwrap();
+    all(Signal::SIGCONT);
 }
 
 /// The first one makes the keys that the others have.

@@ -185,6 +185,10 @@ impl StoreFlags {
 
 async fn embedded(dir: &Path, options: EmbeddedOptions) -> Result<Arc<dyn Store>> {
     let store = EmbeddedStore::open(dir, options).await;
+    if let Err(error @ davit_store::Error::Corrupt { .. }) = store {
+        let data_dir = dir.parent().unwrap_or(dir).display();
+        bail!("{error} (`davit check {data_dir}` reads everything and says how to go on)");
+    }
     let store = store.with_context(|| format!("store in {}", dir.display()))?;
     Ok(Arc::new(store))
 }

@@ -8,9 +8,9 @@
 //! A write is applied in memory, shown to watchers and acknowledged only after its
 //! batch is durable.
 
-mod birth;
 mod disk;
 mod journal;
+mod life;
 mod mvcc;
 mod queue;
 mod records;

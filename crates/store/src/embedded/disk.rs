@@ -20,8 +20,8 @@ use fjall::{
     CompressionType, Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode,
 };
 
-use super::birth;
 use super::journal::{self, Verdict};
+use super::life;
 use super::mvcc::{FIRST_REVISION, Mvcc, RecordId};
 use super::records::{FjallRecords, Records};
 use super::space::{Room, Space};
@@ -42,6 +42,9 @@ pub(super) trait Disk: Send {
 
     /// The values that memory does not hold.
     fn records(&self) -> Arc<dyn Records>;
+
+    /// Notes that the store ends in order, and with which revision.
+    fn close(&mut self, _revision: u64) {}
 
     /// Opens the log anew after [`DiskError::Stopped`], and answers with what is in it.
     fn reopen(&mut self) -> Result<Mvcc> {
@@ -101,6 +104,7 @@ const JOURNAL_BYTES: u64 = 128 << 20;
 const OPENING_BYTES: u64 = MEMTABLE_BYTES;
 
 pub(super) struct FjallDisk {
+    dir: PathBuf,
     path: PathBuf,
     space: Space,
     /// `None` while there is no space to open it.
@@ -136,12 +140,14 @@ impl FjallDisk {
         space
             .room(0)
             .map_err(|error| io("look at the space", &error))?;
-        let path = dir.join(birth::DATABASE);
-        let complete = birth::is_complete(dir);
+        let path = dir.join(life::DATABASE);
+        let complete = life::is_complete(dir);
+        let closed = life::closed_at(dir);
         if complete {
-            check_journal(&path)?;
+            check_journal(&path, closed.is_some())?;
         } else {
-            birth::clear(&path)?;
+            refuse_whole(dir, &path, durability)?;
+            life::clear(&path)?;
         }
         let log = Log::open(&path, durability)?;
         if !complete {
@@ -150,10 +156,17 @@ impl FjallDisk {
                     action: "create the store",
                     detail: error.to_string(),
                 })?;
-            birth::finish(dir).map_err(|error| io("create the store", &error))?;
+            life::finish(dir).map_err(|error| io("create the store", &error))?;
         }
         let state = log.load(&path)?;
+        if let Some(closed) = closed.filter(|closed| *closed > state.revision()) {
+            let first = state.revision() + 1;
+            let detail = format!("revisions {first} to {closed} are missing at its end");
+            return Err(Error::Corrupt { path, detail });
+        }
+        life::reopen(dir).map_err(|error| io("open the store", &error))?;
         let disk = Self {
+            dir: dir.to_owned(),
             records: Arc::new(FjallRecords::new(path.clone(), log.records.clone())),
             path,
             space,
@@ -174,13 +187,13 @@ impl FjallDisk {
         davit_beneath::private_dir(dir, 0o700)
             .map_err(|error| io("create the store directory", &error.into()))?;
         let _lock = lock(dir)?;
-        let path = dir.join(birth::DATABASE);
-        if birth::is_complete(dir) {
+        let path = dir.join(life::DATABASE);
+        if life::is_complete(dir) {
             return Err(Error::NotEmpty {
                 path: dir.to_owned(),
             });
         }
-        birth::clear(&path)?;
+        life::clear(&path)?;
         let failed = |error: &dyn std::fmt::Display| Error::Io {
             action: "restore the store",
             detail: error.to_string(),
@@ -203,7 +216,7 @@ impl FjallDisk {
         }
         batch.commit().map_err(|error| failed(&error))?;
         log.write_header(revision).map_err(|error| failed(&error))?;
-        birth::finish(dir).map_err(|error| io("restore the store", &error))
+        life::finish(dir).map_err(|error| io("restore the store", &error))
     }
 
     fn log(&self) -> Result<&Log, DiskError> {
@@ -370,10 +383,20 @@ impl Disk for FjallDisk {
         Arc::clone(&self.records) as _
     }
 
+    fn close(&mut self, revision: u64) {
+        // Without syncs what was written may still be lost, and that is no damage then.
+        if self.log.is_none() || self.durability != PersistMode::SyncData {
+            return;
+        }
+        if let Err(error) = life::close(&self.dir, revision) {
+            tracing::debug!(%error, "cannot note that the store was closed");
+        }
+    }
+
     fn reopen(&mut self) -> Result<Mvcc> {
         self.records.replace(None);
         self.log = None;
-        check_journal(&self.path)?;
+        check_journal(&self.path, false)?;
         let log = Log::open(&self.path, self.durability)?;
         let state = log.load(&self.path)?;
         self.records.replace(Some(log.records.clone()));
@@ -535,15 +558,35 @@ fn lock(dir: &Path) -> Result<File> {
     Ok(file)
 }
 
+/// A store that has lost its marker is not one that was never finished: that would have nothing in it.
+fn refuse_whole(dir: &Path, path: &Path, durability: PersistMode) -> Result<()> {
+    let holds = |log: Log| {
+        let mut entries = log.records.iter().map(|guard| guard.key());
+        let first = entries.next().and_then(Result::ok);
+        first.is_some_and(|key| *key == HEADER_KEY) && entries.next().is_some()
+    };
+    if path.exists() && Log::open(path, durability).is_ok_and(holds) {
+        return Err(Error::Corrupt {
+            path: dir.to_owned(),
+            detail: "the file \"complete\" is gone, though there is a whole store (an empty file of that name says so)".to_owned(),
+        });
+    }
+    Ok(())
+}
+
 /// Cuts a torn batch off the journal, and refuses a journal that is damaged before
-/// its end: the database would silently drop what follows.
-fn check_journal(path: &Path) -> Result<()> {
+/// its end, or at all if the store was closed: the database would silently drop what follows.
+fn check_journal(path: &Path, closed: bool) -> Result<()> {
     let action = "check the journal of the store";
     let Some(journal) = journal::active(path).map_err(|error| io(action, &error))? else {
         return Ok(());
     };
     match journal::inspect(&journal).map_err(|error| io(action, &error))? {
         Verdict::Sound => Ok(()),
+        Verdict::Torn { valid } if closed => Err(Error::Corrupt {
+            path: journal,
+            detail: format!("byte {valid} is damaged, or one of those that follow"),
+        }),
         Verdict::Torn { valid } => {
             tracing::info!(journal = %journal.display(), valid, "dropping a write cut short");
             journal::truncate(&journal, valid).map_err(|error| io(action, &error))

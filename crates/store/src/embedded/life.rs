@@ -1,13 +1,15 @@
-//! The creation of a store, which counts when it is on the disk as a whole.
+//! The creation of a store, which counts when it is on the disk as a whole, and its end.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use super::disk::io as failed;
 use crate::Result;
 
 const MARKER: &str = "complete";
+/// Holds the revision with which the store was closed. A store that is open, or was when it died, has none.
+const CLOSED: &str = "closed";
 pub(super) const DATABASE: &str = "db";
 
 /// Whether there is a store. Until then nothing in it was acknowledged.
@@ -55,5 +57,28 @@ pub(super) fn clear(database: &Path) -> Result<()> {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(failed("clear an unfinished store", &error)),
+    }
+}
+
+/// With which revision the store was closed, if it was.
+pub(super) fn closed_at(dir: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(dir.join(CLOSED)).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Notes with which revision it is closed: a store that lacks something of it is damaged, not cut short.
+pub(super) fn close(dir: &Path, revision: u64) -> io::Result<()> {
+    let mut file = File::create(dir.join(CLOSED))?;
+    writeln!(file, "{revision}")?;
+    file.sync_all()?;
+    File::open(dir)?.sync_all()
+}
+
+/// From now on it may die.
+pub(super) fn reopen(dir: &Path) -> io::Result<()> {
+    match std::fs::remove_file(dir.join(CLOSED)) {
+        Ok(()) => File::open(dir)?.sync_all(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
     }
 }
