@@ -43,6 +43,7 @@ async fn maps(kubeconfig: &Path) -> Maps {
 
 /// Clients and watchers work while `trouble` goes on; what they saw.
 async fn record(seed: u64, servers: Vec<Maps>, trouble: impl FnOnce() + Send + 'static) -> History {
+    clients::clear(&servers[0]).await;
     let book = Arc::new(Book::default());
     let tasks = |first: u64, count: u64| {
         (first..first + count).map(|number| {

@@ -281,6 +281,18 @@ async fn list(
     })
 }
 
+/// Removes what a run before this one has left.
+pub(crate) async fn clear(maps: &Maps) {
+    for number in 0..KEYS {
+        let key = format!("{OURS}{number}");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !matches!(answer(maps.get_opt(&key)).await, Ok(None)) {
+            assert!(Instant::now() < deadline, "{key} cannot be removed");
+            let _gone = answer(maps.delete(&key, &DeleteParams::default())).await;
+        }
+    }
+}
+
 /// After everybody has stopped: a change that tells watchers that there is no more to come.
 pub(crate) async fn last_change(book: &Book, servers: &[Maps]) {
     let deadline = Instant::now() + Duration::from_secs(30);
