@@ -162,11 +162,10 @@ fn check_judge(seed: u64, history: &History) {
     }
 
     let mut lost = history.clone();
-    let writes = lost
-        .operations
-        .iter_mut()
-        .filter(|one| matches!(one.told, Told::Written(_)));
-    let write = writes.last().unwrap();
+    let mut writes = lost.operations.iter();
+    let write = writes
+        .rfind(|one| matches!(one.told, Told::Written(_)))
+        .unwrap();
     let Told::Written(revision) = write.told else {
         return;
     };

@@ -407,6 +407,7 @@ async fn connection(
     Ok(())
 }
 
+/// A change of ours; one of others says at least how far the watch is.
 fn changed(map: &ConfigMap, last: &mut u64, change: impl Fn(Token) -> Change) -> Option<Event> {
     *last = map
         .metadata
@@ -415,7 +416,9 @@ fn changed(map: &ConfigMap, last: &mut u64, change: impl Fn(Token) -> Change) ->
         .unwrap()
         .parse()
         .unwrap();
-    let (key, (token, revision)) = seen(map)?;
+    let Some((key, (token, revision))) = seen(map) else {
+        return Some(Event::Bookmark(*last));
+    };
     Some(Event::Changed {
         revision,
         key,

@@ -165,11 +165,7 @@ fn deletions(operations: &[Operation], watch: &Watched, faults: &mut Vec<String>
         });
     // The end of the last deletion is not known by its revision, but by when it was.
     let last = operations.iter().map(|operation| operation.ended).max();
-    let end = watch
-        .events
-        .iter()
-        .rev()
-        .find(|(_, event)| matches!(event, Event::Changed { .. }));
+    let end = watch.events.last();
     let whole = end.is_some_and(|(when, _)| Some(*when) >= last)
         && watch.start.is_empty()
         && written.clone().all(|revision| covers(watch, revision));

@@ -161,7 +161,9 @@ impl FjallDisk {
         let state = log.load(&path)?;
         if let Some(closed) = closed.filter(|closed| *closed > state.revision()) {
             let first = state.revision() + 1;
-            let detail = format!("revisions {first} to {closed} are missing at its end");
+            let detail = format!(
+                "revisions {first} to {closed} are missing at its end, by the file \"closed\""
+            );
             return Err(Error::Corrupt { path, detail });
         }
         life::reopen(dir).map_err(|error| io("open the store", &error))?;
