@@ -94,7 +94,6 @@ impl LogFile {
             move |source| Error::Io { path, what, source }
         };
         let lock = lock(path)?;
-        let fresh = !path.exists();
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -118,7 +117,7 @@ impl LogFile {
             torn: false,
             _lock: lock,
         };
-        if bytes.len() < HEADER.len() {
+        if bytes.len() < HEADER.len() || is_unfinished(&bytes) {
             log.truncate_to(0).map_err(io("write header"))?;
             log.file.write_all(HEADER).map_err(io("write header"))?;
             log.len = HEADER.len() as u64;
@@ -129,9 +128,8 @@ impl LogFile {
         } else {
             log.file.seek(SeekFrom::End(0)).map_err(io("seek"))?;
         }
-        if fresh {
-            sync_folder(path).map_err(io("sync folder"))?;
-        }
+        // Whoever made it may have died before this.
+        sync_folder(path).map_err(io("sync folder"))?;
         Ok((log, commits))
     }
 
@@ -329,13 +327,21 @@ pub(super) fn table(path: &Path, commits: &[Vec<Change>]) -> Result<Table, Error
     Ok(table)
 }
 
-/// A log that was being made may have a part of the header only.
+/// A log that was being made may have a part of the header only, or its length without its bytes.
 fn check_header(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    if is_unfinished(bytes) {
+        return Ok(());
+    }
     let known = bytes.len().min(HEADER.len());
     if bytes[..known] != HEADER[..known] {
         return Err(Error::Format(path.to_owned()));
     }
     Ok(())
+}
+
+/// The header is on the disk before anything follows it.
+fn is_unfinished(bytes: &[u8]) -> bool {
+    bytes.len() <= HEADER.len() && bytes.iter().all(|byte| *byte == 0)
 }
 
 fn record_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
@@ -441,6 +447,23 @@ mod tests {
                 assert_eq!(commits.last(), Some(&release("d")));
             }
         }
+    }
+
+    #[test]
+    fn a_log_whose_making_was_cut_short_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        for left in [&b""[..], b"dav", &[0; 3], &[0; 8], b"davital1"] {
+            std::fs::write(&path, left).unwrap();
+            assert_eq!(summarize(&path).unwrap().unwrap().records, 0);
+            let (mut log, commits) = LogFile::open(&path).unwrap();
+            assert!(commits.is_empty());
+            log.append(&[&release("a")]).unwrap();
+            drop(log);
+            assert_eq!(LogFile::open(&path).unwrap().1, vec![release("a")]);
+        }
+        std::fs::write(&path, [0; 9]).unwrap();
+        assert!(matches!(LogFile::open(&path), Err(Error::Format(_))));
     }
 
     /// Also within the last write of many commits at once, of which some blocks may be on the disk and others not.
