@@ -240,7 +240,7 @@ async fn what_clients_of_three_servers_on_etcd_see_can_be() {
         for kubeconfig in kubeconfigs {
             servers.push(maps(&kubeconfig).await);
         }
-        let (shared, end) = (Arc::clone(&three), Instant::now() + lasting(8));
+        let (shared, end) = (Arc::clone(&three), Instant::now() + lasting(6));
         let mut dice = Dice::new(seed);
         let history = record(seed, servers, move || {
             let mut three = shared.lock();

@@ -98,7 +98,7 @@ fn up(data: &Path) -> Option<String> {
 fn damage_of_the_data_directory_is_told() {
     let Some(binary) = any_kubectl() else { return };
     let first = asked("DAVIT_DAMAGE_SEED", 1) as u64;
-    let cases = asked("DAVIT_DAMAGE_CASES", 8) as u64;
+    let cases = asked("DAVIT_DAMAGE_CASES", 6) as u64;
     println!("DAVIT_DAMAGE_SEED={first}");
     let mut kube = cluster(binary, &[]);
     kubectl_stdin(&kube.cluster, &kube.binary, &["apply", "-f", "-"], OBJECTS);

@@ -304,7 +304,7 @@ async fn a_power_cut_while_it_recovers_loses_nothing() {
             .events
             .iter()
             .position(|event| *event == Event::Said(acknowledged));
-        for (again, then) in cuts(&second, from.unwrap(), 3, plan.seed) {
+        for (again, then) in cuts(&second, from.unwrap(), 1, plan.seed) {
             // What was shown to readers once may not go either.
             let acknowledged = second.said(again).max().unwrap_or(acknowledged);
             let image = second.image(again, then);

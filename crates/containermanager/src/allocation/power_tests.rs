@@ -87,7 +87,7 @@ async fn work(path: &Path, recorder: &Recorder) {
 
 #[tokio::test]
 async fn no_allocation_is_lost_to_a_power_cut() {
-    let moments = asked("DAVIT_POWER_CUTS", 60);
+    let moments = asked("DAVIT_POWER_CUTS", 20);
     let seed = asked("DAVIT_POWER_SEED", 1) as u64;
     println!("DAVIT_POWER_SEED={seed}");
     let dir = tempfile::tempdir().unwrap();
