@@ -60,6 +60,10 @@ impl Book {
         self.stopped.store(true, Ordering::Release);
     }
 
+    pub(crate) fn operations(&self) -> usize {
+        self.history.lock().operations.len()
+    }
+
     pub(crate) fn into_history(self) -> History {
         self.history.into_inner()
     }

@@ -150,13 +150,7 @@ async fn open(dir: &Path) -> Result<EmbeddedStore, String> {
 
 /// A disk, or a printed skip.
 fn recorder(dir: &Path) -> Option<Arc<Recorder>> {
-    match Recorder::mount(dir) {
-        Ok(recorder) => Some(Arc::new(recorder)),
-        Err(error) => {
-            println!("skipped: no FUSE for this account: {error}");
-            None
-        }
-    }
+    Recorder::mount_or_skip(dir).map(Arc::new)
 }
 
 fn ended(recorder: Arc<Recorder>) -> Recording {
@@ -183,10 +177,10 @@ fn cuts(recording: &Recording, from: usize, moments: usize, seed: u64) -> Vec<(u
 }
 
 /// What is wrong after power cuts at so many moments; `None` without a disk.
-async fn failures(name: &str, plan: Work, moments: usize) -> Option<Vec<String>> {
+async fn failures(name: &str, plan: &Work, moments: usize) -> Option<Vec<String>> {
     let dir = tempfile::tempdir().unwrap();
     let disk = recorder(dir.path())?;
-    let history = work(&dir.path().join("store"), &plan, &disk).await;
+    let history = work(&dir.path().join("store"), plan, &disk).await;
     let recording = ended(disk);
     let syncs = recording
         .events
@@ -213,7 +207,7 @@ async fn failures(name: &str, plan: Work, moments: usize) -> Option<Vec<String>>
 
 async fn check(name: &str, plan: Work, moments: usize) {
     let moments = asked("DAVIT_POWER_CUTS", moments);
-    let Some(mut failures) = failures(name, plan, moments).await else {
+    let Some(mut failures) = failures(name, &plan, moments).await else {
         return;
     };
     let count = failures.len();
@@ -249,7 +243,7 @@ async fn a_store_that_does_not_wait_for_the_disk_is_found_out() {
         sync: false,
         seed: 1,
     };
-    let Some(failures) = failures("without syncs", plan, 5).await else {
+    let Some(failures) = failures("without syncs", &plan, 5).await else {
         return;
     };
     let lost = failures

@@ -62,6 +62,24 @@ impl Recorder {
         })
     }
 
+    /// Like [`Recorder::mount`]; where that cannot be a printed skip, or a failure if `DAVIT_REQUIRED_PARTS` has `fuse`.
+    ///
+    /// # Panics
+    /// The part is required and missing.
+    #[must_use]
+    pub fn mount_or_skip(path: &Path) -> Option<Self> {
+        match Self::mount(path) {
+            Ok(recorder) => Some(recorder),
+            Err(error) => {
+                let required = std::env::var("DAVIT_REQUIRED_PARTS").unwrap_or_default();
+                let required = required.split_whitespace().any(|part| part == "fuse");
+                assert!(!required, "fuse is required here but missing: {error}");
+                println!("skipped: fuse is not for this account: {error}");
+                None
+            }
+        }
+    }
+
     /// Puts down that the program counts on what it did so far.
     pub fn say(&self, what: u64) {
         lock(&self.state).did(Event::Said(what));

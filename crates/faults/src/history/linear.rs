@@ -31,7 +31,7 @@ pub(super) fn check(history: &History, revisions: &HashMap<Token, u64>, faults: 
                 search.furthest()
             )),
             Outcome::Lost => {
-                faults.push(format!("the search for an order on {key} takes too long"))
+                faults.push(format!("the search for an order on {key} takes too long"));
             }
         }
     }

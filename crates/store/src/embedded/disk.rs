@@ -563,7 +563,7 @@ fn lock(dir: &Path) -> Result<File> {
 /// A store that has lost its marker is not one that was never finished: that would have nothing in it.
 fn refuse_whole(dir: &Path, path: &Path, durability: PersistMode) -> Result<()> {
     let holds = |log: Log| {
-        let mut entries = log.records.iter().map(|guard| guard.key());
+        let mut entries = log.records.iter().map(fjall::Guard::key);
         let first = entries.next().and_then(Result::ok);
         first.is_some_and(|key| *key == HEADER_KEY) && entries.next().is_some()
     };
