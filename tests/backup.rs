@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "backup/damage.rs"]
+mod damage;
 #[path = "../crates/etcd/tests/server/mod.rs"]
 mod etcd;
 mod harness;

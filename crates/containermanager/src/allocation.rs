@@ -13,6 +13,8 @@
 mod crash_tests;
 mod file;
 mod ledger;
+#[cfg(test)]
+mod power_tests;
 mod record;
 mod table;
 

@@ -185,6 +185,18 @@ impl StoreFlags {
 
 async fn embedded(dir: &Path, options: EmbeddedOptions) -> Result<Arc<dyn Store>> {
     let store = EmbeddedStore::open(dir, options).await;
+    let of_reading = [
+        "open the store",
+        "read the store",
+        "check the journal of the store",
+    ];
+    if let Err(error) = &store
+        && (matches!(error, davit_store::Error::Corrupt { .. })
+            || matches!(error, davit_store::Error::Io { action, .. } if of_reading.contains(action)))
+    {
+        let data_dir = dir.parent().unwrap_or(dir).display();
+        bail!("{error} (`davit check {data_dir}` reads everything and says how to go on)");
+    }
     let store = store.with_context(|| format!("store in {}", dir.display()))?;
     Ok(Arc::new(store))
 }

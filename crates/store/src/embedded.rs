@@ -10,6 +10,7 @@
 
 mod disk;
 mod journal;
+mod life;
 mod mvcc;
 mod queue;
 mod records;

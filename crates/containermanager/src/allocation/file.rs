@@ -1,9 +1,10 @@
 //! The append-only file under the ledger.
 //!
 //! A header of eight bytes, then records: length (u32, little endian), CRC-32 of the payload
-//! (u32), payload. A payload is the JSON of one commit: a list of changes. Reading stops at
-//! the first record that is short or does not match its checksum; what follows was never
-//! acknowledged, unless the medium has decayed, so it is kept aside under another name.
+//! (u32), payload. A payload is the JSON of a list of changes: those of all commits that were
+//! synced together. So only the last record can be cut short by a crash; it was never
+//! acknowledged, and is kept aside under another name. A broken record with a whole one after
+//! it is damage, and the log is refused: what follows was acknowledged.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -47,6 +48,17 @@ pub enum Error {
         /// What the decoder said.
         cause: String,
     },
+    /// A record is broken and whole ones follow it.
+    #[error(
+        "allocation log {path} is damaged at byte {at}, and acknowledged allocations follow; move the file away: the next \
+         start begins a new one with what the kubelet's checkpoint and state files beside it say"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the broken record begins.
+        at: u64,
+    },
     /// Another process works with this log.
     #[error("allocation log {0} is in use by another process")]
     Busy(PathBuf),
@@ -82,7 +94,6 @@ impl LogFile {
             move |source| Error::Io { path, what, source }
         };
         let lock = lock(path)?;
-        let fresh = !path.exists();
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -106,7 +117,7 @@ impl LogFile {
             torn: false,
             _lock: lock,
         };
-        if bytes.len() < HEADER.len() {
+        if bytes.len() < HEADER.len() || is_unfinished(&bytes) {
             log.truncate_to(0).map_err(io("write header"))?;
             log.file.write_all(HEADER).map_err(io("write header"))?;
             log.len = HEADER.len() as u64;
@@ -117,9 +128,8 @@ impl LogFile {
         } else {
             log.file.seek(SeekFrom::End(0)).map_err(io("seek"))?;
         }
-        if fresh {
-            sync_folder(path).map_err(io("sync folder"))?;
-        }
+        // Whoever made it may have died before this.
+        sync_folder(path).map_err(io("sync folder"))?;
         Ok((log, commits))
     }
 
@@ -129,13 +139,12 @@ impl LogFile {
         Ok(())
     }
 
-    /// Appends records and syncs them. After an error none of them counts and the log must be
-    /// rewritten before the next append.
+    /// Appends commits as one record and syncs it. After an error none of them counts and the log
+    /// must be rewritten before the next append.
     pub(super) fn append(&mut self, commits: &[&[Change]]) -> Result<(), Error> {
+        let changes: Vec<&Change> = commits.iter().copied().flatten().collect();
         let mut bytes = Vec::new();
-        for commit in commits {
-            put_record(&mut bytes, commit).map_err(|e| self.error("encode", e))?;
-        }
+        put_record(&mut bytes, &changes).map_err(|e| self.error("encode", e))?;
         let written = self
             .file
             .write_all(&bytes)
@@ -162,8 +171,7 @@ impl LogFile {
         let temporary = self.path.with_extension("new");
         let mut bytes = HEADER.to_vec();
         for change in changes {
-            put_record(&mut bytes, std::slice::from_ref(change))
-                .map_err(|e| self.error("encode", e))?;
+            put_record(&mut bytes, &[change]).map_err(|e| self.error("encode", e))?;
         }
         let written = (|| {
             let mut file = OpenOptions::new()
@@ -230,7 +238,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn put_record(out: &mut Vec<u8>, changes: &[Change]) -> io::Result<()> {
+fn put_record(out: &mut Vec<u8>, changes: &[&Change]) -> io::Result<()> {
     let payload = serde_json::to_vec(changes)?;
     if payload.len() > MAX_RECORD {
         return Err(io::Error::new(
@@ -244,7 +252,7 @@ fn put_record(out: &mut Vec<u8>, changes: &[Change]) -> io::Result<()> {
     Ok(())
 }
 
-/// The whole commits of the file and the length they take.
+/// The whole records of the file and the length they take.
 fn parse(path: &Path, bytes: &[u8]) -> Result<(Vec<Vec<Change>>, usize), Error> {
     let mut commits = Vec::new();
     let mut at = HEADER.len().min(bytes.len());
@@ -257,14 +265,25 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<(Vec<Vec<Change>>, usize), Error> 
         commits.push(commit);
         at += 8 + payload.len();
     }
+    if (at + 1..bytes.len()).any(|later| is_record(bytes, later)) {
+        return Err(Error::Damaged {
+            path: path.to_owned(),
+            at: at as u64,
+        });
+    }
     Ok((commits, at))
+}
+
+/// Whether a record begins at `at`, which may be anywhere.
+fn is_record(bytes: &[u8], at: usize) -> bool {
+    bytes.get(at + 8) == Some(&b'[') && record_at(bytes, at).is_some()
 }
 
 /// What is in a log that nobody uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogSummary {
-    /// Commits.
-    pub commits: usize,
+    /// Records: commits, or several that were synced together.
+    pub records: usize,
     /// Pods that hold something.
     pub pods: usize,
     /// Bytes at the end that are no whole commit: the next start keeps a copy of them aside.
@@ -289,7 +308,7 @@ pub fn summarize(path: &Path) -> Result<Option<LogSummary>, Error> {
     let (commits, good) = parse(path, &bytes)?;
     Ok(Some(LogSummary {
         pods: table(path, &commits)?.pods().len(),
-        commits: commits.len(),
+        records: commits.len(),
         torn: bytes.len() - good,
     }))
 }
@@ -308,13 +327,21 @@ pub(super) fn table(path: &Path, commits: &[Vec<Change>]) -> Result<Table, Error
     Ok(table)
 }
 
-/// A log that was being made may have a part of the header only.
+/// A log that was being made may have a part of the header only, or its length without its bytes.
 fn check_header(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    if is_unfinished(bytes) {
+        return Ok(());
+    }
     let known = bytes.len().min(HEADER.len());
     if bytes[..known] != HEADER[..known] {
         return Err(Error::Format(path.to_owned()));
     }
     Ok(())
+}
+
+/// The header is on the disk before anything follows it.
+fn is_unfinished(bytes: &[u8]) -> bool {
+    bytes.len() <= HEADER.len() && bytes.iter().all(|byte| *byte == 0)
 }
 
 fn record_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
@@ -371,12 +398,13 @@ mod tests {
         assert_eq!(summarize(&path).unwrap(), None);
         let (mut log, _) = LogFile::open(&path).unwrap();
         log.append(&[&release("a"), &release("b")]).unwrap();
+        log.append(&[&release("c")]).unwrap();
         drop(log);
         let mut bytes = std::fs::read(&path).unwrap();
         bytes.extend_from_slice(b"torn");
         std::fs::write(&path, &bytes).unwrap();
         let summary = LogSummary {
-            commits: 2,
+            records: 2,
             pods: 0,
             torn: 4,
         };
@@ -392,7 +420,8 @@ mod tests {
         let path = dir.path().join("log");
         let (mut log, commits) = LogFile::open(&path).unwrap();
         assert!(commits.is_empty());
-        log.append(&[&release("a"), &release("b")]).unwrap();
+        log.append(&[&release("a")]).unwrap();
+        log.append(&[&release("b")]).unwrap();
         let whole = log.len;
         log.append(&[&release("c")]).unwrap();
         drop(log);
@@ -416,6 +445,55 @@ mod tests {
                 drop(log);
                 let (_, commits) = LogFile::open(&path).unwrap();
                 assert_eq!(commits.last(), Some(&release("d")));
+            }
+        }
+    }
+
+    #[test]
+    fn a_log_whose_making_was_cut_short_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        for left in [&b""[..], b"dav", &[0; 3], &[0; 8], b"davital1"] {
+            std::fs::write(&path, left).unwrap();
+            assert_eq!(summarize(&path).unwrap().unwrap().records, 0);
+            let (mut log, commits) = LogFile::open(&path).unwrap();
+            assert!(commits.is_empty());
+            log.append(&[&release("a")]).unwrap();
+            drop(log);
+            assert_eq!(LogFile::open(&path).unwrap().1, vec![release("a")]);
+        }
+        std::fs::write(&path, [0; 9]).unwrap();
+        assert!(matches!(LogFile::open(&path), Err(Error::Format(_))));
+    }
+
+    /// Also within the last write of many commits at once, of which some blocks may be on the disk and others not.
+    #[test]
+    fn a_hole_in_the_last_write_is_torn_and_damage_before_it_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let (mut log, _) = LogFile::open(&path).unwrap();
+        log.append(&[&release("a")]).unwrap();
+        let first = log.len as usize;
+        log.append(&[&release("b"), &release("c"), &release("d")])
+            .unwrap();
+        drop(log);
+        let bytes = std::fs::read(&path).unwrap();
+        for at in HEADER.len()..bytes.len() {
+            let mut broken = bytes.clone();
+            broken[at] ^= 0x10;
+            std::fs::write(&path, &broken).unwrap();
+            let summary = summarize(&path);
+            let opened = LogFile::open(&path);
+            if at < first {
+                assert!(matches!(summary, Err(Error::Damaged { at: 8, .. })), "{at}");
+                let error = opened.unwrap_err().to_string();
+                assert!(
+                    error.contains("damaged at byte 8") && error.contains("move the file away")
+                );
+                assert_eq!(std::fs::read(&path).unwrap(), broken, "it is left as it is");
+            } else {
+                assert_eq!(opened.unwrap().1, vec![release("a")], "{at}");
+                assert_eq!(summary.unwrap().unwrap().torn, bytes.len() - first);
             }
         }
     }

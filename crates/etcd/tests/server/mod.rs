@@ -1,4 +1,4 @@
-//! A real etcd of one member, built by .ci/run from its public module.
+//! A real etcd of one member or of several, built by .ci/run from its public module.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -18,6 +18,9 @@ const START: Duration = Duration::from_secs(20);
 pub(crate) struct Server {
     child: Option<Child>,
     dir: TempDir,
+    name: String,
+    /// All members, as etcd takes them.
+    members: String,
     client: SocketAddr,
     peer: SocketAddr,
     /// Certificate, key and the authority of clients, where it speaks TLS.
@@ -66,19 +69,50 @@ impl Server {
 
     fn with(tls: Option<[PathBuf; 3]>) -> Option<Self> {
         binary()?;
-        let mut server = Self {
-            child: None,
-            dir: tempfile::tempdir().unwrap(),
-            client: free(),
-            peer: free(),
-            tls,
-        };
+        let mut server = Self::member("one".to_owned(), tls);
+        server.members = format!("one=http://{}", server.peer);
         server.run();
         Some(server)
     }
 
+    /// Several that are one etcd.
+    pub(crate) fn cluster(count: usize) -> Option<Vec<Self>> {
+        binary()?;
+        let names = (0..count).map(|number| format!("m{number}"));
+        let mut servers: Vec<Self> = names.map(|name| Self::member(name, None)).collect();
+        let members = servers
+            .iter()
+            .map(|one| format!("{}=http://{}", one.name, one.peer));
+        let members = members.collect::<Vec<_>>().join(",");
+        for server in &mut servers {
+            server.members.clone_from(&members);
+            server.begin();
+        }
+        for server in &mut servers {
+            server.wait();
+        }
+        Some(servers)
+    }
+
+    fn member(name: String, tls: Option<[PathBuf; 3]>) -> Self {
+        Self {
+            child: None,
+            dir: tempfile::tempdir().unwrap(),
+            name,
+            members: String::new(),
+            client: free(),
+            peer: free(),
+            tls,
+        }
+    }
+
     /// Starts the member on what is in its directory.
     pub(crate) fn run(&mut self) {
+        self.begin();
+        self.wait();
+    }
+
+    fn begin(&mut self) {
         let (client, peer) = (self.client, self.peer);
         let log = std::fs::File::create(self.dir.path().join("log")).unwrap();
         let scheme = self.scheme();
@@ -92,20 +126,30 @@ impl Server {
         let child = command
             .arg("--data-dir")
             .arg(self.dir.path().join("data"))
-            .args(["--name", "one", "--unsafe-no-fsync", "--log-level", "error"])
+            .args([
+                "--name",
+                &self.name,
+                "--unsafe-no-fsync",
+                "--log-level",
+                "error",
+            ])
             .arg(format!("--listen-client-urls={scheme}://{client}"))
             .arg(format!("--advertise-client-urls={scheme}://{client}"))
             .arg(format!("--listen-peer-urls=http://{peer}"))
             .arg(format!("--initial-advertise-peer-urls=http://{peer}"))
-            .arg(format!("--initial-cluster=one=http://{peer}"))
+            .arg(format!("--initial-cluster={}", self.members))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .unwrap();
-        let child = self.child.insert(child);
+        self.child = Some(child);
+    }
+
+    fn wait(&mut self) {
+        let child = self.child.as_mut().unwrap();
         let deadline = Instant::now() + START;
-        while TcpStream::connect(client).is_err() {
+        while TcpStream::connect(self.client).is_err() {
             assert!(Instant::now() < deadline, "etcd does not start");
             assert_eq!(child.try_wait().unwrap(), None, "etcd ended");
             sleep(Duration::from_millis(20));
@@ -118,6 +162,16 @@ impl Server {
             let _gone = child.kill();
             let _reaped = child.wait();
         }
+    }
+
+    /// Its process, while there is one.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// Where clients connect to.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.client
     }
 
     pub(crate) fn url(&self) -> EndpointUrl {

@@ -21,6 +21,7 @@ use fjall::{
 };
 
 use super::journal::{self, Verdict};
+use super::life;
 use super::mvcc::{FIRST_REVISION, Mvcc, RecordId};
 use super::records::{FjallRecords, Records};
 use super::space::{Room, Space};
@@ -41,6 +42,9 @@ pub(super) trait Disk: Send {
 
     /// The values that memory does not hold.
     fn records(&self) -> Arc<dyn Records>;
+
+    /// Notes that the store ends in order, and with which revision.
+    fn close(&mut self, _revision: u64) {}
 
     /// Opens the log anew after [`DiskError::Stopped`], and answers with what is in it.
     fn reopen(&mut self) -> Result<Mvcc> {
@@ -100,6 +104,7 @@ const JOURNAL_BYTES: u64 = 128 << 20;
 const OPENING_BYTES: u64 = MEMTABLE_BYTES;
 
 pub(super) struct FjallDisk {
+    dir: PathBuf,
     path: PathBuf,
     space: Space,
     /// `None` while there is no space to open it.
@@ -135,24 +140,35 @@ impl FjallDisk {
         space
             .room(0)
             .map_err(|error| io("look at the space", &error))?;
-        let path = dir.join("db");
-        let complete = dir.join("complete");
-        if complete.exists() {
-            check_journal(&path)?;
+        let path = dir.join(life::DATABASE);
+        let complete = life::is_complete(dir);
+        let closed = life::closed_at(dir);
+        if complete {
+            check_journal(&path, closed.is_some())?;
         } else {
-            clear_unfinished(&path)?;
+            refuse_whole(dir, &path, durability)?;
+            life::clear(&path)?;
         }
         let log = Log::open(&path, durability)?;
-        if !complete.exists() {
+        if !complete {
             log.write_header(FIRST_REVISION)
                 .map_err(|error| Error::Io {
                     action: "create the store",
                     detail: error.to_string(),
                 })?;
-            create_marker(dir, &complete).map_err(|error| io("create the store", &error))?;
+            life::finish(dir).map_err(|error| io("create the store", &error))?;
         }
         let state = log.load(&path)?;
+        if let Some(closed) = closed.filter(|closed| *closed > state.revision()) {
+            let first = state.revision() + 1;
+            let detail = format!(
+                "revisions {first} to {closed} are missing at its end, by the file \"closed\""
+            );
+            return Err(Error::Corrupt { path, detail });
+        }
+        life::reopen(dir).map_err(|error| io("open the store", &error))?;
         let disk = Self {
+            dir: dir.to_owned(),
             records: Arc::new(FjallRecords::new(path.clone(), log.records.clone())),
             path,
             space,
@@ -173,13 +189,13 @@ impl FjallDisk {
         davit_beneath::private_dir(dir, 0o700)
             .map_err(|error| io("create the store directory", &error.into()))?;
         let _lock = lock(dir)?;
-        let (path, complete) = (dir.join("db"), dir.join("complete"));
-        if complete.exists() {
+        let path = dir.join(life::DATABASE);
+        if life::is_complete(dir) {
             return Err(Error::NotEmpty {
                 path: dir.to_owned(),
             });
         }
-        clear_unfinished(&path)?;
+        life::clear(&path)?;
         let failed = |error: &dyn std::fmt::Display| Error::Io {
             action: "restore the store",
             detail: error.to_string(),
@@ -202,7 +218,7 @@ impl FjallDisk {
         }
         batch.commit().map_err(|error| failed(&error))?;
         log.write_header(revision).map_err(|error| failed(&error))?;
-        create_marker(dir, &complete).map_err(|error| io("restore the store", &error))
+        life::finish(dir).map_err(|error| io("restore the store", &error))
     }
 
     fn log(&self) -> Result<&Log, DiskError> {
@@ -369,10 +385,20 @@ impl Disk for FjallDisk {
         Arc::clone(&self.records) as _
     }
 
+    fn close(&mut self, revision: u64) {
+        // Without syncs what was written may still be lost, and that is no damage then.
+        if self.log.is_none() || self.durability != PersistMode::SyncData {
+            return;
+        }
+        if let Err(error) = life::close(&self.dir, revision) {
+            tracing::debug!(%error, "cannot note that the store was closed");
+        }
+    }
+
     fn reopen(&mut self) -> Result<Mvcc> {
         self.records.replace(None);
         self.log = None;
-        check_journal(&self.path)?;
+        check_journal(&self.path, false)?;
         let log = Log::open(&self.path, self.durability)?;
         let state = log.load(&self.path)?;
         self.records.replace(Some(log.records.clone()));
@@ -534,31 +560,35 @@ fn lock(dir: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Notes that the store has been created. Until then nothing in it was
-/// acknowledged.
-fn create_marker(dir: &Path, complete: &Path) -> std::io::Result<()> {
-    File::create(complete)?.sync_all()?;
-    File::open(dir)?.sync_all()
-}
-
-/// Removes what a creation that was cut short has left.
-fn clear_unfinished(path: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(path) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(io("clear an unfinished store", &error)),
+/// A store that has lost its marker is not one that was never finished: that would have nothing in it.
+fn refuse_whole(dir: &Path, path: &Path, durability: PersistMode) -> Result<()> {
+    let holds = |log: Log| {
+        let mut entries = log.records.iter().map(fjall::Guard::key);
+        let first = entries.next().and_then(Result::ok);
+        first.is_some_and(|key| *key == HEADER_KEY) && entries.next().is_some()
+    };
+    if path.exists() && Log::open(path, durability).is_ok_and(holds) {
+        return Err(Error::Corrupt {
+            path: dir.to_owned(),
+            detail: "the file \"complete\" is gone, though there is a whole store (an empty file of that name says so)".to_owned(),
+        });
     }
+    Ok(())
 }
 
 /// Cuts a torn batch off the journal, and refuses a journal that is damaged before
-/// its end: the database would silently drop what follows.
-fn check_journal(path: &Path) -> Result<()> {
+/// its end, or at all if the store was closed: the database would silently drop what follows.
+fn check_journal(path: &Path, closed: bool) -> Result<()> {
     let action = "check the journal of the store";
     let Some(journal) = journal::active(path).map_err(|error| io(action, &error))? else {
         return Ok(());
     };
     match journal::inspect(&journal).map_err(|error| io(action, &error))? {
         Verdict::Sound => Ok(()),
+        Verdict::Torn { valid } if closed => Err(Error::Corrupt {
+            path: journal,
+            detail: format!("byte {valid} is damaged, or one of those that follow"),
+        }),
         Verdict::Torn { valid } => {
             tracing::info!(journal = %journal.display(), valid, "dropping a write cut short");
             journal::truncate(&journal, valid).map_err(|error| io(action, &error))
@@ -588,7 +618,7 @@ pub(super) fn allocated(dir: &Path) -> std::io::Result<u64> {
     Ok(bytes)
 }
 
-fn io(action: &'static str, error: &std::io::Error) -> Error {
+pub(super) fn io(action: &'static str, error: &std::io::Error) -> Error {
     Error::Io {
         action,
         detail: error.to_string(),

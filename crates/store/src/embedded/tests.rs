@@ -129,6 +129,8 @@ async fn a_write_torn_by_a_power_loss_is_dropped_and_damage_is_told() {
         .revision;
     store.commit(Write::put("a", "other value")).await.unwrap();
     drop(store);
+    // As if it had not been closed.
+    std::fs::remove_file(dir.path().join("closed")).unwrap();
     let journal = dir.path().join("db/0.jnl");
     let sound = std::fs::read(&journal).unwrap();
     let hole = |text: &[u8]| {
@@ -153,6 +155,36 @@ async fn a_write_torn_by_a_power_loss_is_dropped_and_damage_is_told() {
     drop(store);
     let store = open(dir.path()).await;
     assert_eq!(store.get("a").await.unwrap(), next.current);
+    drop(store);
+
+    // What a store had when it was closed is not cut short by anything.
+    hole(b"other value");
+    let damaged = EmbeddedStore::open(dir.path(), EmbeddedOptions::default()).await;
+    assert!(matches!(damaged, Err(Error::Corrupt { .. })), "{damaged:?}");
+    std::fs::write(&journal, &sound[..40]).unwrap();
+    let damaged = EmbeddedStore::open(dir.path(), EmbeddedOptions::default()).await;
+    let error = damaged.unwrap_err().to_string();
+    assert!(error.contains("damaged"), "{error}");
+}
+
+/// Nobody takes it for one whose creation was cut short, and begins anew in its place.
+#[tokio::test]
+async fn a_store_without_its_marker_is_not_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).await;
+    store.commit(Write::put("a", "x")).await.unwrap();
+    drop(store);
+    let marker = dir.path().join("complete");
+    std::fs::remove_file(&marker).unwrap();
+    for _ in 0..2 {
+        let refused = EmbeddedStore::open(dir.path(), EmbeddedOptions::default()).await;
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("\"complete\" is gone"), "{error}");
+    }
+    // As it says.
+    std::fs::write(&marker, "").unwrap();
+    let store = open(dir.path()).await;
+    assert_eq!(store.get("a").await.unwrap().unwrap().value, "x");
 }
 
 /// What a disk has that keeps nothing.

@@ -71,9 +71,17 @@ impl Writer {
             match self.shared.queue.take(writes, bytes, deadline) {
                 Taken::Batch(requests) => self.serve(requests),
                 Taken::Idle => self.look_for_room(0),
-                Taken::Closed => return,
+                Taken::Closed => return self.close(),
             }
             self.check_history();
+        }
+    }
+
+    /// All that was acknowledged is on the disk.
+    fn close(&mut self) {
+        if self.stopped.is_none() && self.shared.poison.get().is_none() {
+            let revision = self.shared.state.read().revision();
+            self.disk.close(revision);
         }
     }
 
