@@ -74,7 +74,7 @@ const COMPONENTS: &str = "components";
 const SDK_MAY_USE: &[&str] = &["davit-api", "davit-proto"];
 
 /// Folders whose packages may use anything: they are tools and tests.
-const TOOLS: &[&str] = &["xtask", "davit-fuzz"];
+const TOOLS: &[&str] = &["xtask", "davit-fuzz", "davit-simulation"];
 
 #[derive(Deserialize)]
 struct Metadata {

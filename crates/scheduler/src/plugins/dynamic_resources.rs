@@ -152,6 +152,8 @@ struct Notes {
     written: Vec<Arc<ResourceClaim>>,
     /// The extended-resource claim PreBind has created.
     created: Option<Arc<ResourceClaim>>,
+    /// Claims of which nobody knows whether what was decided is written, by the UID under which it is booked.
+    doubtful: Vec<(String, Arc<ResourceClaim>)>,
 }
 
 /// A node on which there are devices.

@@ -15,13 +15,16 @@ use serde_json::json;
 use super::conditions::{self, Readiness};
 use super::extended;
 use super::{Cycle, DynamicResources, FINALIZER, Reserved};
-use crate::devices::{allocation, reserved_for};
+use crate::devices::{Devices, allocation, reserved_for};
 use crate::pod::PodInfo;
 
 /// How often a write is tried when somebody else was faster.
 const TRIES: usize = 5;
 /// How long one call may take.
 const DEADLINE: Duration = Duration::from_secs(30);
+/// How often a claim is read of which nobody knows whether it is allocated, and the longest pause between.
+const LOOKS: u32 = 7;
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// How often binding conditions are looked at.
 const POLL: Duration = Duration::from_secs(5);
 
@@ -84,6 +87,17 @@ fn is_conflict(error: &BindError) -> bool {
     matches!(error, BindError::Api { error: kube::Error::Api(s), .. } if s.code == 409 && s.reason == "Conflict")
 }
 
+/// Whether the write may have been made although it failed.
+fn is_in_doubt(error: &BindError) -> bool {
+    match error {
+        BindError::Deadline { .. } => true,
+        BindError::Api { error, .. } => {
+            !matches!(error, kube::Error::Api(status) if status.code < 500)
+        }
+        _ => false,
+    }
+}
+
 impl DynamicResources {
     /// Writes what was reserved and waits until the devices are ready.
     pub(super) async fn write(&self, cycle: &Cycle, pod: &PodInfo) -> Result<(), BindError> {
@@ -96,7 +110,7 @@ impl DynamicResources {
                 continue;
             }
             let decided = reserved.iter().find(|r| r.claim == Some(i));
-            let claim = self.write_one(client, claim, decided, pod).await?;
+            let claim = self.write_one(client, cycle, claim, decided, pod).await?;
             let mut notes = cycle.notes.lock();
             notes.reserved.retain(|r| r.claim != Some(i));
             notes.written.push(claim.clone());
@@ -112,29 +126,50 @@ impl DynamicResources {
         Ok(())
     }
 
-    /// Adds finalizer, allocation and reservation to a claim.
+    /// Adds finalizer, allocation and reservation to a claim. What may have been written and not acknowledged is written
+    /// again: the claim's version tells whether it was.
     async fn write_one(
         &self,
         client: &kube::Client,
+        cycle: &Cycle,
         claim: &Arc<ResourceClaim>,
         decided: Option<&Reserved>,
         pod: &PodInfo,
     ) -> Result<Arc<ResourceClaim>, BindError> {
         let mut current = (**claim).clone();
         let mut tries = 0;
+        let mut doubtful = false;
         let written = loop {
-            match put(client, current.clone(), decided, pod).await {
-                Err(error) if is_conflict(&error) && tries < TRIES => {
-                    tries += 1;
-                    tokio::time::sleep(Duration::from_millis(10 << tries)).await;
-                    let get = api(client, claim).get(name(claim)).await;
-                    current = get.map_err(|error| BindError::Api {
-                        what: "get updated",
-                        claim: label(claim),
-                        error,
-                    })?;
+            let error = match put(client, current.clone(), decided, pod).await {
+                Ok(written) => break written,
+                Err(error) => error,
+            };
+            doubtful |= is_in_doubt(&error);
+            if tries == TRIES || !(is_conflict(&error) || is_in_doubt(&error)) {
+                // one that is gone, or another's, holds nothing that was decided here
+                let is_known = matches!(
+                    error,
+                    BindError::Deleted(_) | BindError::AllocatedElsewhere(_)
+                );
+                if let Some(decided) = decided.filter(|_| doubtful && !is_known) {
+                    let doubt = (decided.key.clone(), claim.clone());
+                    cycle.notes.lock().doubtful.push(doubt);
                 }
-                other => break other?,
+                return Err(error);
+            }
+            tries += 1;
+            tokio::time::sleep(Duration::from_millis(10 << tries)).await;
+            let get = within(
+                "get updated",
+                &label(claim),
+                api(client, claim).get(name(claim)),
+            )
+            .await;
+            match get {
+                Ok(found) => current = found,
+                // what is tried again with the old version tells as well
+                Err(_) if doubtful => {}
+                Err(error) => return Err(error),
             }
         };
         let written = Arc::new(written);
@@ -165,7 +200,9 @@ impl DynamicResources {
         let create = api.create(&params, &wanted);
         let created = Arc::new(within("create", &pod.key(), create).await?);
         cycle.notes.lock().created = Some(created.clone());
-        let written = self.write_one(client, &created, Some(decided), pod).await?;
+        let written = self
+            .write_one(client, cycle, &created, Some(decided), pod)
+            .await?;
         let status = extended::status(extended, name(&written));
         let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"extendedResourceClaimStatus": status}});
         let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
@@ -348,6 +385,44 @@ pub(super) async fn deallocate(client: kube::Client, claim: Arc<ResourceClaim>) 
     if let Err(error) = within("deallocate", &label(&claim), write).await {
         tracing::info!(%error, "will be tried again");
     }
+}
+
+/// Devices that were decided for a claim. They are free, unless the claim is known to have them, when this is dropped.
+pub(super) struct Booking {
+    pub(super) devices: Devices,
+    pub(super) key: String,
+}
+
+impl Drop for Booking {
+    fn drop(&mut self) {
+        self.devices.finish(&self.key);
+    }
+}
+
+/// Learns whether a claim is allocated after a write of which nobody knows. Until then its devices stay booked.
+pub(super) async fn learn(client: kube::Client, claim: Arc<ResourceClaim>, booking: Booking) {
+    let devices = &booking.devices;
+    let api = api(&client, &claim);
+    let mut pause = Duration::from_secs(1);
+    for _ in 0..LOOKS {
+        match within("get", &label(&claim), api.get_opt(name(&claim))).await {
+            Ok(Some(found)) if found.metadata.uid == claim.metadata.uid => {
+                devices.set_claim(Arc::new(found));
+                return;
+            }
+            Ok(_) => {
+                devices.remove_claim(&claim);
+                return;
+            }
+            Err(error) => tracing::debug!(%error, "will be tried again"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+    tracing::warn!(
+        claim = label(&claim),
+        "whether it is allocated is not known"
+    );
 }
 
 /// Takes the pod out of a claim's reservations.

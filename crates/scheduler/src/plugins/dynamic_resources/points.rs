@@ -652,20 +652,29 @@ impl Reserve for DynamicResources {
             return;
         };
         let cycle = data.cycle.clone();
-        let (reserved, written, created) = {
+        let (reserved, written, created, doubtful) = {
             let mut notes = cycle.notes.lock();
             (
                 std::mem::take(&mut notes.reserved),
                 std::mem::take(&mut notes.written),
                 notes.created.take(),
+                std::mem::take(&mut notes.doubtful),
             )
         };
         for entry in reserved {
-            self.devices.finish(&entry.key);
+            let is_known = doubtful.iter().all(|(key, _)| *key != entry.key);
+            if is_known || self.client.is_none() {
+                self.devices.finish(&entry.key);
+            }
         }
         let Some(client) = self.client.clone() else {
             return;
         };
+        for (key, claim) in doubtful {
+            let devices = self.devices.clone();
+            let booking = bind::Booking { devices, key };
+            state.defer(bind::learn(client.clone(), claim, booking).boxed());
+        }
         let before = cycle
             .claims
             .iter()

@@ -214,6 +214,20 @@ async fn a_failed_binding_gives_the_reservation_back() {
     bed.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_allocation_that_was_written_and_not_acknowledged_is_the_pods() {
+    let bed = start();
+    bed.gpus("n", 1);
+    bed.one_gpu("c");
+    bed.api.lose_claims(2);
+    bed.user("p", &["c"], json!({}));
+    bed.until("bound", |b| b.node_of("p").is_some()).await;
+    assert_eq!(bed.users_of("c"), ["p"]);
+    let refused = |l: &fake::Entry| l.path.ends_with("/pods/p/status");
+    assert!(!bed.api.log().iter().any(refused), "at the first attempt");
+    bed.stop().await;
+}
+
 /// 78
 #[tokio::test(start_paused = true)]
 async fn an_unused_allocation_in_the_way_is_taken_back() {

@@ -28,6 +28,7 @@ struct State {
     watchers: Vec<(String, mpsc::UnboundedSender<Value>)>,
     log: Vec<Entry>,
     refuse_bindings: usize,
+    lose_claims: usize,
     classic: bool,
 }
 
@@ -139,6 +140,11 @@ impl Fake {
 
     pub(super) fn refuse_bindings(&self, times: usize) {
         self.state.lock().refuse_bindings = times;
+    }
+
+    /// So many writes of the status of claims are made and answered with an error.
+    pub(super) fn lose_claims(&self, times: usize) {
+        self.state.lock().lose_claims = times;
     }
 
     pub(super) fn log(&self) -> Vec<Entry> {
@@ -304,7 +310,12 @@ impl Fake {
             (new.clone(), &old)
         };
         object["status"] = from["status"].clone();
-        answer(200, &state.put(plural, object))
+        let written = state.put(plural, object);
+        if status && plural == "resourceclaims" && state.lose_claims > 0 {
+            state.lose_claims -= 1;
+            return failure(504, "Timeout");
+        }
+        answer(200, &written)
     }
 
     fn patch(&self, plural: &str, namespace: &str, name: &str, patch: &Value) -> Answer {
