@@ -34,6 +34,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-certificates",
             "davit-webhook",
             "davit-access",
+            "davit-pki",
             "davit-listen",
             "davit-streaming",
             "davit-net",

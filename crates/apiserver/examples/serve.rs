@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use davit_access::authn::StaticToken;
-use davit_apiserver::pki::{Kubeconfig, write_kubeconfig};
 use davit_apiserver::{ApiServer, Options};
+use davit_pki::{Kubeconfig, write_kubeconfig};
 use davit_store::embedded::{EmbeddedOptions, EmbeddedStore};
 use tokio_util::sync::CancellationToken;
 

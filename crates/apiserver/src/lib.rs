@@ -40,7 +40,6 @@ mod object;
 mod openapi;
 mod ownership;
 mod pipeline;
-pub mod pki;
 mod posted;
 mod proxy;
 pub mod registry;

@@ -17,7 +17,7 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-use crate::pki::LOOPBACK_NAME;
+use davit_pki::LOOPBACK_NAME;
 
 /// What the API server shows: a given certificate, and its own to those who ask for [`LOOPBACK_NAME`].
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use anyhow::{Context, Result, bail};
 use davit_access::authn::{Anonymous, Authentication, OidcFlags, RequestHeader, TokenWebhook};
 use davit_access::authz::{Abac, AccessWebhook, Authorization, Mode};
 use davit_access::tokens::TokenLife;
-use davit_apiserver::pki::Identity;
 use davit_apiserver::{KubeletAuthority, Options};
+use davit_pki::Identity;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

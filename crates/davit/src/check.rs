@@ -4,7 +4,6 @@ use crate::paths::{self, NodePaths};
 use crate::plain::printable;
 use crate::{output, owner, table};
 use anyhow::{Context, Result, bail};
-use davit_apiserver::pki;
 use davit_containermanager::allocation;
 use davit_oci::{Embedded, Images};
 use davit_store::embedded::{EmbeddedOptions, EmbeddedStore};
@@ -233,7 +232,7 @@ fn fault(pair: &KeyValue) -> Option<String> {
 }
 
 fn keys(dir: &Path) -> PartReport {
-    match pki::examine(dir, jiff::Timestamp::now()) {
+    match davit_pki::examine(dir, jiff::Timestamp::now()) {
         Err(error) => PartReport::unreadable("keys", &error, OF_KEYS),
         Ok(summary) => {
             let holds = format!("authorities: {}", summary.authorities);

@@ -8,7 +8,6 @@ use anyhow::{Context, Result, bail};
 use davit_access::UserInfo;
 use davit_access::authn::parse_token_file;
 use davit_api::features::Features;
-use davit_apiserver::pki::{Identity, Kubeconfig, LOOPBACK_NAME, Pki, write_kubeconfig};
 use davit_apiserver::version::Build;
 use davit_apiserver::{
     ApiServer, KubeletAuthority, Options, ServiceRanges, ServingFiles, admission,
@@ -16,6 +15,7 @@ use davit_apiserver::{
 use davit_controllers::{Authority, TokenSigner};
 use davit_netplan::Family;
 use davit_oci::{Embedded, EmbeddedOptions, Hollow, Runtime};
+use davit_pki::{Identity, Kubeconfig, LOOPBACK_NAME, Pki, write_kubeconfig};
 use davit_proto::cri::v1::{ContainerFilter, ContainerState, ContainerStateValue};
 use davit_webhook::Loopback;
 use std::collections::BTreeMap;

@@ -27,8 +27,8 @@ use super::no_node;
 use super::target::Backend;
 use crate::body::{RequestBody, ResponseBody, request_body};
 use crate::context::HandlerResult;
-use crate::pki::first_certificate;
 use crate::server::ApiServer;
+use davit_pki::first_certificate;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);

@@ -96,7 +96,7 @@ pub(super) fn may_be(shown: &[u8], authority: &[u8], node: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pki::{Pki, first_certificate};
+    use davit_pki::{Pki, first_certificate};
     use serde_json::json;
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
         let other = Pki::open(&dir.path().join("other")).unwrap();
         let authority = first_certificate(own.ca_certificate()).unwrap();
         let names = ["10.0.0.1".to_owned()];
-        let judged = |identity: crate::pki::Identity, node: &str| {
+        let judged = |identity: davit_pki::Identity, node: &str| {
             let der = first_certificate(&identity.certificate).unwrap();
             may_be(&der, &authority, node)
         };

@@ -10,9 +10,9 @@ use super::{ApiServer, Error, shared_keys};
 use crate::admission::SYSTEM_CLASSES;
 use crate::object;
 use crate::ownership::Tracking;
-use crate::pki::FRONT_PROXY_CLIENT;
 use crate::service_addresses::ServiceRanges;
 use crate::writes::Author;
+use davit_pki::FRONT_PROXY_CLIENT;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 pub(super) const KUBERNETES: &str = "kubernetes";

@@ -9,8 +9,8 @@ use davit_api::status::Status;
 use davit_webhook::tls::TlsError;
 
 use crate::audit::AuditError;
-use crate::pki::PkiError;
 use crate::service_addresses::ServiceRanges;
+use davit_pki::PkiError;
 
 /// Why a server could not be made or started.
 #[derive(Debug, thiserror::Error)]

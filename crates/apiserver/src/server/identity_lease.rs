@@ -15,9 +15,9 @@ use tokio::time::Instant;
 use super::ApiServer;
 use crate::object;
 use crate::ownership::Tracking;
-use crate::pki::host_name;
 use crate::registry::Snapshot;
 use crate::writes::{Author, DeleteOptions, Preconditions, Writer};
+use davit_pki::host_name;
 
 const GROUP: &str = "coordination.k8s.io";
 const LEASES: &str = "leases";

@@ -19,10 +19,10 @@ use super::ServingFiles;
 use crate::admission;
 use crate::audit::AuditOptions;
 use crate::flowcontrol::FlowOptions;
-use crate::pki::Identity;
 use crate::service_addresses::{NodePorts, ServiceRanges};
 use crate::stored_form::KubernetesForm;
 use crate::version::Build;
+use davit_pki::Identity;
 
 /// The issuer of service account tokens unless configured otherwise.
 pub const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -67,7 +67,7 @@ pub struct Options {
     pub extra_names: Vec<String>,
     /// Certificate and key (PEM files) that clients are shown instead of one of the cluster's own authority
     /// (`--tls-cert-file`, `--tls-private-key-file`); read again when they change. Clients that ask for
-    /// [`LOOPBACK_NAME`](crate::pki::LOOPBACK_NAME) are shown the cluster's own all the same.
+    /// [`LOOPBACK_NAME`](davit_pki::LOOPBACK_NAME) are shown the cluster's own all the same.
     pub serving_files: Option<ServingFiles>,
     /// The addresses of Services.
     pub service_ranges: ServiceRanges,

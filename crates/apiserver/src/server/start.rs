@@ -30,7 +30,6 @@ use crate::flowcontrol::{self, FlowControl};
 use crate::metrics::Metrics;
 use crate::openapi::OpenApiCache;
 use crate::pipeline::InFlight;
-use crate::pki::{Pki, api_server_names};
 use crate::proxy::NodeClient;
 use crate::registry::Registry;
 use crate::resource_metrics::{self, ResourceMetrics};
@@ -39,6 +38,7 @@ use crate::service_endpoints::StoredEndpoints;
 use crate::stored_form::StoredForm;
 use crate::virtuals::Components;
 use crate::{crd, event_ttl};
+use davit_pki::{Pki, api_server_names};
 
 /// The component in names of tasks.
 const COMPONENT: &str = "apiserver";
@@ -88,7 +88,7 @@ impl ApiServer {
         let signing_key = match (&options.service_account_signing_key, &pki) {
             (Some(key), _) => key.clone(),
             (None, Some(pki)) => pki.service_account_key()?,
-            (None, None) => crate::pki::ephemeral_key()?,
+            (None, None) => davit_pki::ephemeral_key()?,
         };
         let keys = token_keys(&options, &signing_key)?;
         let identities = own_identities(&options, pki.as_ref())?;

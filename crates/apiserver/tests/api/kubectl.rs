@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use davit_apiserver::pki::{Kubeconfig, write_kubeconfig};
+use davit_pki::{Kubeconfig, write_kubeconfig};
 
 use crate::cluster::Cluster;
 use crate::serve::Served;

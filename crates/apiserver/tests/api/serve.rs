@@ -60,7 +60,7 @@ impl Served {
     async fn connect_with(
         &self,
         protocols: &[&[u8]],
-        identity: Option<&davit_apiserver::pki::Identity>,
+        identity: Option<&davit_pki::Identity>,
     ) -> TlsStream<TcpStream> {
         let mut roots = rustls::RootCertStore::empty();
         let ca = self.server.pki().unwrap().ca_certificate();
@@ -200,10 +200,7 @@ async fn item_027_client_certificates_and_http2_work() {
     driver.abort();
     // a certificate of a foreign authority is no credential
     let other = tempfile::tempdir().unwrap();
-    let foreign = davit_apiserver::pki::Pki::open(other.path())
-        .unwrap()
-        .admin()
-        .unwrap();
+    let foreign = davit_pki::Pki::open(other.path()).unwrap().admin().unwrap();
     let mut io = served.connect_with(&[b"http/1.1"], Some(&foreign)).await;
     io.write_all(b"GET /api/v1/pods HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         .await

@@ -6,8 +6,8 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::store::{create_dir, write_private};
-use super::{Identity, PkiError};
+use crate::store::{create_dir, write_private};
+use crate::{Identity, PkiError};
 
 /// What a kubeconfig says.
 #[derive(Debug, Clone)]

@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use super::PkiError;
+use crate::PkiError;
 
-pub(super) fn create_dir(dir: &Path) -> Result<(), PkiError> {
+pub(crate) fn create_dir(dir: &Path) -> Result<(), PkiError> {
     davit_beneath::private_dir(dir, 0o700).map_err(|error| failed("creating", dir, error.into()))
 }
 
-pub(super) fn read_optional(path: &Path) -> Result<Option<String>, PkiError> {
+pub(crate) fn read_optional(path: &Path) -> Result<Option<String>, PkiError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -17,11 +17,11 @@ pub(super) fn read_optional(path: &Path) -> Result<Option<String>, PkiError> {
     }
 }
 
-pub(super) fn write_private(path: &Path, text: &str) -> Result<(), PkiError> {
+pub(crate) fn write_private(path: &Path, text: &str) -> Result<(), PkiError> {
     write(path, text, 0o600)
 }
 
-pub(super) fn write_public(path: &Path, text: &str) -> Result<(), PkiError> {
+pub(crate) fn write_public(path: &Path, text: &str) -> Result<(), PkiError> {
     write(path, text, 0o644)
 }
 

@@ -310,8 +310,11 @@ impl Pki {
     }
 }
 
-/// A signing key that is not kept.
-pub(crate) fn ephemeral_key() -> Result<String, PkiError> {
+/// A signing key that is not kept, PKCS#8 PEM.
+///
+/// # Errors
+/// There is no randomness.
+pub fn ephemeral_key() -> Result<String, PkiError> {
     KeyPair::generate()
         .map(|key| key.serialize_pem())
         .map_err(generate("sa"))
@@ -374,7 +377,7 @@ pub fn api_server_names(service_ips: &[String], extra: &[String]) -> Vec<String>
 }
 
 /// The name of this machine, where it is one that certificates and labels can have.
-pub(crate) fn host_name() -> Option<String> {
+pub fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     let name = name.trim().to_ascii_lowercase();
     let fits = !name.is_empty()
@@ -442,7 +445,7 @@ fn belongs(key: &KeyPair, pem: &str) -> bool {
 }
 
 /// The DER of the first certificate of a PEM text.
-pub(crate) fn first_certificate(pem: &str) -> Option<Vec<u8>> {
+pub fn first_certificate(pem: &str) -> Option<Vec<u8>> {
     use rustls_pki_types::pem::PemObject;
     rustls_pki_types::CertificateDer::from_pem_slice(pem.as_bytes())
         .ok()

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use rcgen::KeyPair;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::store::read_optional;
-use super::{PkiError, belongs, first_certificate};
+use crate::store::read_optional;
+use crate::{PkiError, belongs, first_certificate};
 
 /// What there is in a PKI directory.
 #[derive(Debug, Default)]
@@ -76,8 +76,8 @@ fn authority_fault(certificate: &str, key: &str, now: Timestamp) -> Option<Strin
 
 #[cfg(test)]
 mod tests {
-    use super::super::Pki;
     use super::*;
+    use crate::Pki;
 
     fn faults(dir: &Path) -> Vec<String> {
         examine(dir, Timestamp::now()).unwrap().faults
