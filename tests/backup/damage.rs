@@ -141,7 +141,7 @@ fn damage_of_the_data_directory_is_told() {
             None => {}
             Some(said) if said.contains("panicked") => wrong("the server panics", &said),
             Some(said) if store_is_damaged && !said.contains("davit check") => {
-                wrong("no way on", &said)
+                wrong("no way on", &said);
             }
             Some(said) if checked.status.success() => wrong("only the server tells", &said),
             Some(_) => {}

@@ -53,7 +53,7 @@ fn queries(value: &serde_json::Value, found: &mut Vec<String>) {
             for (key, value) in fields {
                 match value.as_str() {
                     Some(query) if key == "expr" || (key == "query" && query.contains('(')) => {
-                        found.push(query.to_owned())
+                        found.push(query.to_owned());
                     }
                     _ => queries(value, found),
                 }
@@ -161,7 +161,7 @@ fn every_series_of_rules_and_dashboards_is_served() {
     let mut names = BTreeSet::new();
     served(&page, &mut names);
     for path in ["/metrics", "/api/v1/nodes/sim-0/proxy/metrics"] {
-        let page = kubectl(&cluster, &kubectl_binary, &["get", "--raw", path]);
+        let page = kubectl(&cluster, &kubectl_binary, ["get", "--raw", path]);
         served(&page, &mut names);
     }
     let mut faults = Vec::new();

@@ -87,10 +87,7 @@ impl FaultProfile {
             controllers: every(0.4, 5..=60),
             server: every(0.2, 20..=60),
             nodes: every(0.4, 10..=60),
-            away: match every(0.3, 60..=500) {
-                Some(long) => long,
-                None => 20,
-            },
+            away: every(0.3, 60..=500).unwrap_or(20),
         }
     }
 

@@ -114,7 +114,7 @@ impl Simulation {
         tokio::time::sleep(aftermath).await;
         self.calm(&mut chaos).await;
         self.tidy().await;
-        self.await_none("not settled", REST, |snapshot| snapshot.unsettled())
+        self.await_none("not settled", REST, StoredState::unsettled)
             .await;
         for namespace in NAMESPACES {
             self.act(&Action::Delete(

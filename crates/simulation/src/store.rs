@@ -122,7 +122,7 @@ impl State {
         Ok(())
     }
 
-    fn at<'a>(versions: &'a [Version], revision: u64) -> Option<&'a KeyValue> {
+    fn at(versions: &[Version], revision: u64) -> Option<&KeyValue> {
         let newer = versions.partition_point(|version| version.revision <= revision);
         versions[..newer].last()?.pair.as_ref()
     }

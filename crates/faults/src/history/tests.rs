@@ -101,10 +101,10 @@ fn a_stale_read_is_refused() {
     });
     // Deleted, and there again.
     refused("no order", |history| {
-        history.operations[6].told = Told::Seen(Some((2, 6)))
+        history.operations[6].told = Told::Seen(Some((2, 6)));
     });
     refused("no order", |history| {
-        history.operations[1].told = Told::Seen(None)
+        history.operations[1].told = Told::Seen(None);
     });
     // One that overlaps the update may be either.
     for seen in [(1, 5), (2, 6)] {
@@ -137,13 +137,13 @@ fn a_lost_update_is_refused() {
 #[test]
 fn a_wrong_refusal_is_refused() {
     refused("no order", |history| {
-        history.operations[3].action = Action::Update(3, 6)
+        history.operations[3].action = Action::Update(3, 6);
     });
     refused("no order", |history| {
-        history.operations[7].told = Told::Exists
+        history.operations[7].told = Told::Exists;
     });
     refused("no order", |history| {
-        history.operations[0].told = Told::Exists
+        history.operations[0].told = Told::Exists;
     });
 }
 
@@ -175,7 +175,7 @@ fn a_doubled_event_is_refused() {
         history.watches[1].events[0] = changed(9, "b", Change::Deleted);
     });
     refused("has revision 8 of b after 8", |history| {
-        history.watches[0].events.swap(2, 3)
+        history.watches[0].events.swap(2, 3);
     });
 }
 
@@ -201,7 +201,7 @@ fn an_event_that_nobody_asked_for_is_refused() {
 #[test]
 fn a_revision_twice_or_going_back_is_refused() {
     refused("revision 6 is", |history| {
-        history.operations[4].told = Told::Written(6)
+        history.operations[4].told = Told::Written(6);
     });
     refused("write 4 of b has revision 8, and revision 12", |history| {
         let read = operation("b", [71, 72], Action::Get, Told::Seen(Some((4, 12))));
@@ -216,7 +216,7 @@ fn a_revision_twice_or_going_back_is_refused() {
 #[test]
 fn a_list_of_another_moment_is_refused() {
     refused("pages of a list are of revisions [8, 9]", |history| {
-        history.lists[0].pages = vec![8, 9]
+        history.lists[0].pages = vec![8, 9];
     });
     refused("and 8 was known before it began", |history| {
         history.lists[0].pages = vec![6, 6];
