@@ -31,9 +31,10 @@ impl Drop for Processes {
 
 fn component(dir: &Path, name: &str, args: &[&str]) -> Command {
     let log = std::fs::File::create(dir.join(format!("{name}.log"))).unwrap();
-    let mut command = Command::new(DAVIT);
+    // A shell's background jobs, of which the tests may be one, ignore interrupts until they say otherwise.
+    let mut command = Command::new("env");
     command
-        .arg(name)
+        .args(["--default-signal=INT", DAVIT, name])
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
