@@ -111,10 +111,17 @@ pub fn foundation() -> Vec<Action> {
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": CLASS},
         "spec": {"selectors": [{"cel": {"expression": format!("device.driver == '{DRIVER}'")}}]},
     });
-    let mut actions = vec![Action::Create(
-        "/apis/resource.k8s.io/v1/deviceclasses".to_owned(),
-        class,
-    )];
+    let urgent = json!({
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+        "metadata": {"name": URGENT}, "value": 1000,
+    });
+    let mut actions = vec![
+        Action::Create("/apis/resource.k8s.io/v1/deviceclasses".to_owned(), class),
+        Action::Create(
+            "/apis/scheduling.k8s.io/v1/priorityclasses".to_owned(),
+            urgent,
+        ),
+    ];
     actions.extend(NAMESPACES.into_iter().flat_map(namespace));
     actions
 }
