@@ -174,7 +174,7 @@ async fn items_4_5_6_old_forms_are_read_and_told_as_they_were_written() {
         "u",
         json!([{"name": "a", "basic": {"attributes": {"m": {}}}}]),
     );
-    let at = "spec.devices[0].basic.attributes[m]: Required value";
+    let at = "spec.devices[0].basic.attributes[m]: Invalid value";
     invalid(c.post(&format!("{BETA}/resourceslices"), &bad).await, at);
     let bad = slice("u", json!([{"name": "A", "basic": {}}]));
     invalid(
@@ -340,7 +340,7 @@ async fn items_38_48_gates_decide_what_is_kept() {
     // an attribute without a value is none
     invalid(
         c.post(&slices, &listed()).await,
-        "attributes[l]: Required value",
+        "attributes[l]: Invalid value",
     );
     let at = "spec.devices.requests[0].exactly.selectors[0].cel.expression: Invalid value";
     invalid(c.post(&claims(V1), &includes).await, at);

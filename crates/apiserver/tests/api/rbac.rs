@@ -1,5 +1,7 @@
 //! Role-based access control, escalation checks, nodes.
 
+use std::time::Duration;
+
 use davit_access::UserInfo;
 use davit_access::authz::{Authorization, Mode};
 use serde_json::{Value, json};
@@ -117,6 +119,15 @@ async fn item_188_bindings_allow_and_the_refusal_names_all() {
 async fn item_188_paths_are_granted_to_all_as_the_bootstrap_roles_say() {
     let c = cluster().await;
     let (bob, nobody) = (UserInfo::new("bob", &[]), UserInfo::anonymous());
+    // a server is healthy a moment after it answers, when it knows who else serves
+    let healthy = async {
+        while get_as(&c, &bob, "/healthz").await.code != 200 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), healthy)
+        .await
+        .unwrap();
     for (user, path, code) in [
         (&nobody, "/version", 200),
         (&nobody, "/healthz", 200),

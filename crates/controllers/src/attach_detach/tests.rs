@@ -57,6 +57,14 @@ impl Inner {
     }
 }
 
+/// An event as API servers write it: what it is comes first.
+fn event_line(event: &Value) -> String {
+    format!(
+        "{{\"type\":{},\"object\":{}}}\n",
+        event["type"], event["object"]
+    )
+}
+
 /// The plural in the path of an object.
 fn plural_of(path: &str) -> String {
     path.rsplit('/').nth(1).unwrap_or_default().to_owned()
@@ -183,7 +191,7 @@ impl Api {
         inner.watchers.push((plural, sender));
         let frames = futures::stream::unfold(receiver, |mut receiver| async move {
             let event: Value = receiver.recv().await?;
-            let line = Bytes::from(format!("{event}\n"));
+            let line = Bytes::from(event_line(&event));
             Some((Ok::<_, Infallible>(http_body::Frame::data(line)), receiver))
         });
         Response::new(BodyExt::boxed(StreamBody::new(frames)))

@@ -47,6 +47,14 @@ fn failure(code: StatusCode, reason: &str) -> Answer {
     )
 }
 
+/// An event as API servers write it: what it is comes first.
+fn event_line(event: &Value) -> String {
+    format!(
+        "{{\"type\":{},\"object\":{}}}\n",
+        event["type"], event["object"]
+    )
+}
+
 /// The collection a path is in; pods of all namespaces are one for watchers.
 fn collection(path: &str) -> String {
     let plural = [
@@ -181,7 +189,7 @@ impl FakeApi {
                     let (kind, event) = receiver.recv().await.ok()?;
                     if kind == wanted {
                         return Some((
-                            Ok::<_, Infallible>(Frame::data(Bytes::from(format!("{event}\n")))),
+                            Ok::<_, Infallible>(Frame::data(Bytes::from(event_line(&event)))),
                             receiver,
                         ));
                     }

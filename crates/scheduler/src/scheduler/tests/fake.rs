@@ -38,6 +38,14 @@ pub(super) struct Fake {
 
 type Answer = Response<BoxBody<Bytes, Infallible>>;
 
+/// An event as API servers write it: what it is comes first.
+fn event_line(event: &Value) -> String {
+    format!(
+        "{{\"type\":{},\"object\":{}}}\n",
+        event["type"], event["object"]
+    )
+}
+
 fn key(plural: &str, namespace: &str, name: &str) -> (String, String, String) {
     (plural.to_owned(), namespace.to_owned(), name.to_owned())
 }
@@ -259,7 +267,7 @@ impl Fake {
         state.watchers.push((plural.to_owned(), sender));
         let events = futures::stream::unfold(receiver, |mut receiver| async move {
             let event = receiver.recv().await?;
-            Some((format!("{event}\n"), receiver))
+            Some((event_line(&event), receiver))
         });
         let frames = events.map(|line| Ok(http_body::Frame::data(Bytes::from(line))));
         let body = BodyExt::boxed(StreamBody::new(frames));
