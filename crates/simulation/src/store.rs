@@ -404,6 +404,13 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    async fn health(&self) -> Result<()> {
+        match self.state.lock().closed {
+            true => Err(Error::Closed),
+            false => Ok(()),
+        }
+    }
+
     async fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
