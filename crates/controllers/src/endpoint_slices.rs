@@ -152,6 +152,7 @@ impl Family<'_> {
                 return self.only_placeholder(left, address_type).await;
             }
         }
+        let mut placed = Vec::with_capacity(groups.len());
         for group in groups {
             let (ours, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|slice| {
                 slice.address_type == group.address_type
@@ -160,7 +161,10 @@ impl Family<'_> {
             left = others;
             let placement = place_endpoints(ours.clone(), group.endpoints);
             self.restore_labels(&ours, &placement).await?;
-            self.apply(placement, group.address_type, &group.ports)
+            placed.push((placement, group.address_type, group.ports));
+        }
+        for (placement, address_type, ports) in placed {
+            self.apply(placement, address_type, &ports, &mut left)
                 .await?;
         }
         for slice in left {
@@ -225,14 +229,24 @@ impl Family<'_> {
             })
     }
 
+    /// A slice that is needed no more becomes one that is, so that nobody sees both: one without ports, or with ports that
+    /// the service had, beside those it has.
     async fn apply(
         &self,
         placement: SlicePlacement,
         address_type: &str,
         ports: &[EndpointPort],
+        unneeded: &mut Vec<EndpointSlice>,
     ) -> Result<(), Error> {
         for endpoints in placement.create {
-            self.create(endpoints, address_type, ports).await?;
+            let free = unneeded.iter().position(|s| s.address_type == address_type);
+            let Some(mut slice) = free.map(|at| unneeded.remove(at)) else {
+                self.create(endpoints, address_type, ports).await?;
+                continue;
+            };
+            slice.endpoints = Some(endpoints);
+            slice.ports = Some(ports.to_vec());
+            self.update(slice).await?;
         }
         for slice in placement.update {
             self.update(slice).await?;
