@@ -35,14 +35,11 @@ impl ApiServer {
         listener: TcpListener,
         cancel: CancellationToken,
     ) -> Result<(), Error> {
-        let pki = self.pki.as_ref().ok_or(Error::NoDataDir)?;
-        let identity = self.identities.serving().ok_or(Error::NoDataDir)?;
-        let config = tls::server_config(identity, pki.ca_certificate())?;
+        let acceptor = self.acceptor()?;
         let address = listener.local_addr().map_err(Error::Listener)?;
         self.addresses.listens_at(address);
         let mut peers = endpoints::Peers::new(self.shares_store);
         let published = publish::now(&self, address, &mut peers).await?;
-        let acceptor = TlsAcceptor::from(Arc::new(config));
         let stopping = Arc::clone(&self);
         let closing = CancellationToken::new();
         let close = closing.clone();
@@ -107,13 +104,18 @@ impl ApiServer {
         listener: TcpListener,
         cancel: CancellationToken,
     ) -> Result<(), Error> {
+        let acceptor = self.acceptor()?;
+        let address = listener.local_addr().map_err(Error::Listener)?;
+        self.addresses.pods_reach(address);
+        listen::serve(Arc::clone(&self), listener, acceptor, cancel).await;
+        Ok(())
+    }
+
+    /// What the server shows to whoever connects.
+    fn acceptor(&self) -> Result<TlsAcceptor, Error> {
         let pki = self.pki.as_ref().ok_or(Error::NoDataDir)?;
         let identity = self.identities.serving().ok_or(Error::NoDataDir)?;
         let config = tls::server_config(identity, pki.ca_certificate())?;
-        let address = listener.local_addr().map_err(Error::Listener)?;
-        self.addresses.pods_reach(address);
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        listen::serve(Arc::clone(&self), listener, acceptor, cancel).await;
-        Ok(())
+        Ok(TlsAcceptor::from(Arc::new(config)))
     }
 }
