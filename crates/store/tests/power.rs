@@ -233,7 +233,9 @@ async fn nothing_acknowledged_is_lost_to_a_power_cut() {
     check("small values", plan, 30).await;
 }
 
-/// The test would have seen it: a store that acknowledges before the disk has it loses writes.
+/// The test would have seen it: a store that acknowledges before the disk has it is not what was
+/// written after a power cut. Whether writes are missing, files begin with zeros or are not there at
+/// all is for the moments of the cuts to say: a store that waits shows none of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_does_not_wait_for_the_disk_is_found_out() {
     let plan = Work {
@@ -246,10 +248,7 @@ async fn a_store_that_does_not_wait_for_the_disk_is_found_out() {
     let Some(failures) = failures("without syncs", &plan, 5).await else {
         return;
     };
-    let lost = failures
-        .iter()
-        .any(|failure| failure.contains("was acknowledged"));
-    assert!(lost, "{failures:?}");
+    assert!(!failures.is_empty());
 }
 
 /// Values of a size that makes the database write tables.
