@@ -30,7 +30,7 @@ const STEPS_BEFORE_DOUBT: u64 = 512;
 
 /// A device among all that the node sees: pool, place in the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct DeviceIndex {
     pub(crate) pool: usize,
     pub(crate) at: usize,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Search<'a> {
     pub(crate) pools: &'a [Arc<PoolView>],
     call: Call<'a>,
     /// Devices of complete, valid pools, in the order in which they are tried.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<DeviceIndex>,
     /// Whether somebody else holds the device as a whole.
     held: Vec<bool>,
     /// For which claims of this call a device has been chosen as a whole.
@@ -109,7 +109,7 @@ impl<'a> Search<'a> {
             }
             for at in 0..view.devices.len() {
                 let device = view.device(at).1;
-                places.push(Place { pool, at });
+                places.push(DeviceIndex { pool, at });
                 held.push(view.used(&device.name).is_some_and(|used| {
                     // A device that was shared and is not shareable any more is in use.
                     let shareable = allocator.features.consumable_capacity && device.shareable;
@@ -210,7 +210,7 @@ impl<'a> Search<'a> {
     }
 
     pub(crate) fn device(&self, place: usize) -> (&'a Slice, &'a Device) {
-        let Place { pool, at } = self.places[place];
+        let DeviceIndex { pool, at } = self.places[place];
         self.pools[pool].device(at)
     }
 
@@ -284,7 +284,7 @@ impl<'a> Search<'a> {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
                 Err(fault) => {
-                    let (whose, Place { pool, at }) = (whose(), self.places[place]);
+                    let (whose, DeviceIndex { pool, at }) = (whose(), self.places[place]);
                     let id = self.pools[pool].device_id(at);
                     return Err(AllocateError::Failed(format!(
                         "{whose}: selector #{i} on device {id}: CEL runtime error: {fault}"
@@ -482,7 +482,7 @@ impl<'a> Search<'a> {
                 earlier.remove(need);
             }
             if must {
-                let Place { pool, at } = self.places[place];
+                let DeviceIndex { pool, at } = self.places[place];
                 return Err(AllocateError::Failed(format!(
                     "claim {}, request {}: cannot add device {} because a claim constraint would not be satisfied",
                     self.plan.claims[claim].label,

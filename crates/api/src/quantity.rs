@@ -124,7 +124,7 @@ impl Quantity {
     /// # Errors
     /// With the texts of Kubernetes, see [`ParseQuantityError`].
     pub fn parse(text: &str) -> Result<Self, ParseQuantityError> {
-        Parts::split(text)?.quantity()
+        QuantityParts::split(text)?.quantity()
     }
 
     /// The form in which Kubernetes stores a text: as given where its parser takes the text for
@@ -136,7 +136,7 @@ impl Quantity {
         if text == "0" {
             return Ok(Cow::Borrowed(text));
         }
-        let parts = Parts::split(text)?;
+        let parts = QuantityParts::split(text)?;
         let quantity = parts.quantity()?;
         if parts.taken_as_canonical() {
             return Ok(Cow::Borrowed(text));
@@ -268,7 +268,7 @@ fn digits(mut value: u128) -> i64 {
 }
 
 /// The pieces of a quantity text.
-struct Parts<'a> {
+struct QuantityParts<'a> {
     negative: bool,
     num: &'a str,
     denom: &'a str,
@@ -277,7 +277,7 @@ struct Parts<'a> {
     format: Format,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> QuantityParts<'a> {
     fn split(text: &'a str) -> Result<Self, ParseQuantityError> {
         if text.is_empty() {
             return Err(ParseQuantityError::Format);
@@ -303,7 +303,7 @@ impl<'a> Parts<'a> {
             return Err(ParseQuantityError::Format);
         }
         let (base, exponent, format) = suffix(rest)?;
-        Ok(Parts {
+        Ok(QuantityParts {
             negative,
             num: if num.is_empty() { "0" } else { num },
             denom,

@@ -33,7 +33,7 @@ use crate::writes::{Author, Writer};
 use backend::Backend;
 pub(crate) use forward::{Peer, handle};
 pub(crate) use supervisor::run;
-pub(crate) use view::{RemoteVersion, View};
+pub(crate) use view::{AggregationView, RemoteVersion};
 
 pub(super) const GROUP: &str = "apiregistration.k8s.io";
 pub(super) const PLURAL: &str = "apiservices";
@@ -47,7 +47,7 @@ pub(super) type GroupVersion = (String, String);
 /// What is aggregated now.
 pub(crate) struct Aggregation {
     table: ArcSwap<HashMap<GroupVersion, Arc<Backend>>>,
-    view: ArcSwap<View>,
+    view: ArcSwap<AggregationView>,
     generation: AtomicU64,
     /// Publishing reads all backends and replaces the view: one at a time.
     publishing: Mutex<()>,
@@ -116,7 +116,7 @@ impl Aggregation {
     }
 
     /// What discovery and OpenAPI tell of the backends.
-    pub(crate) fn view(&self) -> Arc<View> {
+    pub(crate) fn view(&self) -> Arc<AggregationView> {
         self.view.load_full()
     }
 
@@ -139,7 +139,7 @@ impl Aggregation {
             return;
         }
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
-        self.view.store(Arc::new(View {
+        self.view.store(Arc::new(AggregationView {
             generation,
             versions,
         }));

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256, Sha512};
 
-use crate::aggregation::{RemoteVersion, View};
+use crate::aggregation::{AggregationView, RemoteVersion};
 use crate::registry::{ResourceInfo, Snapshot};
 
 /// A document with its entity tag.
@@ -56,7 +56,7 @@ pub(crate) fn api_versions(server_address: &str) -> Value {
 }
 
 /// `GET /apis`.
-pub(crate) fn api_groups(snapshot: &Snapshot, view: &View) -> Value {
+pub(crate) fn api_groups(snapshot: &Snapshot, view: &AggregationView) -> Value {
     let groups: Vec<Value> = view
         .groups(snapshot)
         .iter()
@@ -67,7 +67,7 @@ pub(crate) fn api_groups(snapshot: &Snapshot, view: &View) -> Value {
 }
 
 /// `GET /apis/{group}`.
-pub(crate) fn api_group(snapshot: &Snapshot, view: &View, group: &str) -> Option<Value> {
+pub(crate) fn api_group(snapshot: &Snapshot, view: &AggregationView, group: &str) -> Option<Value> {
     let groups = view.groups(snapshot);
     let (group, versions) = groups
         .iter()
@@ -182,7 +182,12 @@ impl AggregatedVersion {
     }
 }
 
-fn aggregated(snapshot: &Snapshot, view: &View, core: bool, version: AggregatedVersion) -> Value {
+fn aggregated(
+    snapshot: &Snapshot,
+    view: &AggregationView,
+    core: bool,
+    version: AggregatedVersion,
+) -> Value {
     let items: Vec<Value> = view
         .groups(snapshot)
         .iter()
@@ -299,7 +304,7 @@ impl AggregatedCache {
     pub(crate) fn get(
         &self,
         snapshot: &Snapshot,
-        view: &View,
+        view: &AggregationView,
         core: bool,
         version: AggregatedVersion,
     ) -> Arc<Tagged> {

@@ -26,7 +26,7 @@ pub(crate) use upkeep::{ensure, follow};
 
 use crate::metrics::FlowMetrics;
 use config::Schema;
-use levels::{Arrival, Levels, Place, Refusal};
+use levels::{Arrival, Levels, Refusal, SeatedRequest};
 
 /// The group of the two kinds.
 pub(crate) const GROUP: &str = "flowcontrol.apiserver.k8s.io";
@@ -76,7 +76,7 @@ struct State {
 
 impl State {
     /// Tells those whose turn has come. Whoever has gone meanwhile gives the place back itself.
-    fn wake(&mut self, started: Vec<Place>) {
+    fn wake(&mut self, started: Vec<SeatedRequest>) {
         for place in started {
             if let Some(waiter) = self.waiters.remove(&place.id) {
                 let _ = waiter.send(());
@@ -102,7 +102,7 @@ impl std::fmt::Debug for FlowControl {
 /// A request's seat; given back on drop.
 #[derive(Debug)]
 pub(crate) struct Seat {
-    held: Held,
+    held: HeldSeat,
     /// UIDs of the schema and the level, for the answer's headers.
     pub(crate) schema_uid: Option<HeaderValue>,
     pub(crate) level_uid: Option<HeaderValue>,
@@ -110,15 +110,15 @@ pub(crate) struct Seat {
 
 /// A place in a queue or in a seat. However its owner ends, the place is given back.
 #[derive(Debug)]
-struct Held {
+struct HeldSeat {
     control: Arc<FlowControl>,
-    place: Place,
+    place: SeatedRequest,
     schema: String,
     executing: bool,
     why: Refusal,
 }
 
-impl Drop for Held {
+impl Drop for HeldSeat {
     fn drop(&mut self) {
         let control = &self.control;
         let mut state = control.state.lock();
@@ -230,7 +230,7 @@ impl FlowControl {
                 state.waiters.insert(place.id, send);
                 receive
             });
-            let held = Held {
+            let held = HeldSeat {
                 control: Arc::clone(self),
                 place,
                 schema: name.clone(),

@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha512};
 use tokio::sync::OnceCell;
 
-use crate::aggregation::View;
+use crate::aggregation::AggregationView;
 use crate::body::ResponseBody;
 use crate::context::{Context, HandlerResult};
 use crate::discovery::upper_hex;
@@ -139,7 +139,7 @@ async fn build<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> 
 
 impl OpenApiCache {
     /// The documents of the present state of the registry.
-    fn state(&self, snapshot: &Snapshot, view: &View) -> Arc<State> {
+    fn state(&self, snapshot: &Snapshot, view: &AggregationView) -> Arc<State> {
         let mut held = self.custom.lock();
         if let Some(state) = held.as_ref()
             && state.generation >= snapshot.generation()
@@ -165,7 +165,7 @@ impl OpenApiCache {
     async fn v2(
         &self,
         snapshot: &Snapshot,
-        view: &View,
+        view: &AggregationView,
         protobuf: bool,
     ) -> Result<Arc<Document>, Status> {
         let state = self.state(snapshot, view);
@@ -193,7 +193,11 @@ impl OpenApiCache {
         made.await.cloned()
     }
 
-    async fn v3(&self, snapshot: &Snapshot, view: &View) -> Result<Arc<Documents>, Status> {
+    async fn v3(
+        &self,
+        snapshot: &Snapshot,
+        view: &AggregationView,
+    ) -> Result<Arc<Documents>, Status> {
         let built_in = self.built_in_v3().await?;
         let state = self.state(snapshot, view);
         let mut groups: BTreeMap<String, Vec<Arc<ResourceInfo>>> = BTreeMap::new();

@@ -39,7 +39,7 @@ use crate::server::ApiServer;
 use crate::{handlers, root};
 
 pub(crate) use in_flight::InFlight;
-use in_flight::Place;
+use in_flight::InFlightPermit;
 
 /// How the caller is known.
 #[derive(Debug, Clone)]
@@ -432,7 +432,7 @@ fn kind_of_answer(context: &Context) -> AnswerKind {
 async fn admitted(
     server: &Arc<ApiServer>,
     context: &mut Context,
-) -> Result<(Option<Seat>, Option<Place>), Status> {
+) -> Result<(Option<Seat>, Option<InFlightPermit>), Status> {
     let long_running = context.info.is_long_running();
     let flow = server.flow_control();
     let mut seat = None;

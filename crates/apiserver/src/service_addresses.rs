@@ -140,7 +140,7 @@ impl ServiceAddresses {
         &self,
         writer: &Writer<'_>,
         spec: &mut serde_json::Map<String, Value>,
-        held: &Held,
+        held: &HeldAddresses,
         parent: Parent<'_>,
         reservation: &mut Reservation,
     ) -> Result<Vec<FieldError>, Status> {
@@ -164,7 +164,7 @@ impl ServiceAddresses {
         &self,
         writer: &Writer<'_>,
         spec: &mut serde_json::Map<String, Value>,
-        held: &Held,
+        held: &HeldAddresses,
         parent: Parent<'_>,
         taken: &mut Vec<IpAddr>,
     ) -> Result<Option<FieldError>, Status> {
@@ -217,7 +217,7 @@ impl ServiceAddresses {
         writer: &Writer<'_>,
         family: Family,
         asked: &str,
-        held: &Held,
+        held: &HeldAddresses,
         parent: Parent<'_>,
     ) -> Result<(IpAddr, bool), NoAddress> {
         let (server, dry_run) = (writer.server, writer.dry_run);
@@ -236,7 +236,7 @@ impl ServiceAddresses {
     fn external(
         &self,
         spec: &serde_json::Map<String, Value>,
-        held: &Held,
+        held: &HeldAddresses,
         faults: &mut Vec<FieldError>,
     ) {
         let asked = spec.get("externalIPs").and_then(Value::as_array);
@@ -257,7 +257,7 @@ impl ServiceAddresses {
         &self,
         writer: &Writer<'_>,
         spec: &mut serde_json::Map<String, Value>,
-        held: &Held,
+        held: &HeldAddresses,
         taken: &mut Vec<u16>,
         faults: &mut Vec<FieldError>,
     ) -> Result<(), Status> {
@@ -323,7 +323,7 @@ impl ServiceAddresses {
         &self,
         writer: &Writer<'_>,
         spec: &mut serde_json::Map<String, Value>,
-        held: &Held,
+        held: &HeldAddresses,
         taken: &mut Vec<u16>,
         faults: &mut Vec<FieldError>,
     ) -> Result<(), Status> {
@@ -411,7 +411,7 @@ impl ServiceAddresses {
 
 /// What the stored Service of the same identity holds already.
 #[derive(Debug, Default)]
-struct Held {
+struct HeldAddresses {
     addresses: Vec<IpAddr>,
     ports: Vec<u16>,
     /// `externalIPs`.
@@ -419,14 +419,14 @@ struct Held {
     spec: Option<Value>,
 }
 
-async fn held_by(writer: &Writer<'_>, name: &str, uid: &str) -> Result<Held, Status> {
+async fn held_by(writer: &Writer<'_>, name: &str, uid: &str) -> Result<HeldAddresses, Status> {
     let stored = writer
         .server
         .object("", "services", writer.namespace, name)
         .await?;
     Ok(stored
         .filter(|service| object::uid(service) == uid)
-        .map(|service| Held {
+        .map(|service| HeldAddresses {
             addresses: addresses_of(&service),
             spec: service.get("spec").cloned(),
             ports: ports_of(&service),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use davit_store::ListOptions;
-use davit_webhook::{Reach, ServiceEndpoints};
+use davit_webhook::{DialPolicy, ServiceEndpoints};
 use rand::seq::IndexedRandom;
 use serde_json::Value;
 
@@ -19,12 +19,12 @@ pub(crate) struct StoredEndpoints {
     services: Option<Arc<Storage>>,
     endpoints: Option<Arc<Storage>>,
     slices: Option<Arc<Storage>>,
-    reach: Reach,
+    reach: DialPolicy,
 }
 
 impl StoredEndpoints {
     /// Those that `registry` serves, as far as `reach` goes.
-    pub(crate) fn new(registry: &Registry, reach: Reach) -> Self {
+    pub(crate) fn new(registry: &Registry, reach: DialPolicy) -> Self {
         let snapshot = registry.snapshot();
         let of = |group, plural| {
             snapshot
@@ -112,7 +112,7 @@ impl ServiceEndpoints for StoredEndpoints {
             .ok_or_else(|| format!("no endpoints available for service \"{name}\""))
     }
 
-    fn reach(&self) -> Reach {
+    fn reach(&self) -> DialPolicy {
         self.reach
     }
 }

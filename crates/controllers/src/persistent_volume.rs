@@ -20,7 +20,7 @@ use davit_volume::pod::claims_of;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::PostParams;
-use plan::{Referenced, Step, Then, View, Write, plan_claim, plan_volume, referenced};
+use plan::{Referenced, Step, Then, VolumeView, Write, plan_claim, plan_volume, referenced};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -304,7 +304,7 @@ impl Shared {
     }
 }
 
-impl View for Shared {
+impl VolumeView for Shared {
     fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
         let known = self.volumes.get(&cluster_key(name));
         known.or_else(|| self.informers.volumes.get(None, name))

@@ -1,7 +1,7 @@
 //! `davit backup` and `davit restore`: all objects in a file, and a store made of it.
 
 use crate::cluster_flag::Cluster;
-use crate::etcd::{Place, StoreFlags};
+use crate::etcd::{StoreFlags, StoreLocation};
 use crate::paths;
 use anyhow::{Context, Result, bail, ensure};
 use davit_apiserver::KubernetesForm;
@@ -134,7 +134,7 @@ pub(crate) async fn restore(args: Restore) -> Result<()> {
     let mut file = open(&args.file)?;
     let (revision, count) = verified(&mut file, &args.file)?;
     match args.store.place(&data_dir)? {
-        Place::Embedded(dir) => {
+        StoreLocation::Embedded(dir) => {
             std::fs::create_dir_all(&data_dir).with_context(|| data_dir.display().to_string())?;
             paths::protect_data_dir(&data_dir)?;
             let restored = tokio::task::spawn_blocking(move || {
@@ -148,7 +148,7 @@ pub(crate) async fn restore(args: Restore) -> Result<()> {
                 revision + REVISION_BUMP
             );
         }
-        Place::Etcd(options) => {
+        StoreLocation::Etcd(options) => {
             let encryption = args.encryption_provider_config.as_deref();
             let encryption = encryption.map(Encryption::from_file).transpose();
             let encryption = encryption.context("encryption at rest")?.map(Arc::new);

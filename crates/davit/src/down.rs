@@ -91,7 +91,7 @@ pub(crate) async fn run(args: Down) -> Result<()> {
     for command in owner::stop_all(&data_dir).await? {
         println!("stopped `davit {command}`");
     }
-    let place = Place::new(data_dir, args.root.as_deref(), args.cni_bin_dir)?;
+    let place = StoppedCluster::new(data_dir, args.root.as_deref(), args.cni_bin_dir)?;
     let ended = place.end(Duration::from_secs(args.grace_period)).await?;
     println!("ended {}", output::count(ended, "container"));
     if args.purge {
@@ -103,13 +103,13 @@ pub(crate) async fn run(args: Down) -> Result<()> {
 
 /// Where a cluster or node is that does not run.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct StoppedCluster {
     data_dir: PathBuf,
     node: NodePaths,
     cni_bin_dirs: Vec<PathBuf>,
 }
 
-impl Place {
+impl StoppedCluster {
     pub(crate) fn new(
         data_dir: PathBuf,
         root: Option<&Path>,

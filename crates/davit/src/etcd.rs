@@ -54,7 +54,7 @@ pub(crate) struct StoreFlags {
 }
 
 /// Where objects are kept.
-pub(crate) enum Place {
+pub(crate) enum StoreLocation {
     /// In this directory.
     Embedded(PathBuf),
     /// In etcd.
@@ -98,7 +98,7 @@ impl StoreFlags {
     ///
     /// # Errors
     /// The flags contradict one another.
-    pub(crate) fn place(&self, data_dir: &Path) -> Result<Place> {
+    pub(crate) fn place(&self, data_dir: &Path) -> Result<StoreLocation> {
         let servers = self.servers()?;
         if servers.is_empty() {
             if self.etcd_cafile.is_some() || self.etcd_certfile.is_some() {
@@ -109,7 +109,7 @@ impl StoreFlags {
                     "--etcd-shared needs --etcd-servers: a store in the data directory has one server"
                 );
             }
-            return Ok(Place::Embedded(data_dir.join("store")));
+            return Ok(StoreLocation::Embedded(data_dir.join("store")));
         }
         let options = EtcdOptions {
             tls: TlsFiles {
@@ -121,7 +121,7 @@ impl StoreFlags {
             shared: self.etcd_shared,
             ..EtcdOptions::new(servers, owner(data_dir)?)
         };
-        Ok(Place::Etcd(Box::new(options)))
+        Ok(StoreLocation::Etcd(Box::new(options)))
     }
 
     /// Opens the store.
@@ -139,14 +139,14 @@ impl StoreFlags {
             return embedded(&place.directory, options).await;
         }
         match self.place(data_dir)? {
-            Place::Embedded(dir) => {
+            StoreLocation::Embedded(dir) => {
                 let options = EmbeddedOptions {
                     sync: !self.no_sync,
                     ..EmbeddedOptions::default()
                 };
                 embedded(&dir, options).await
             }
-            Place::Etcd(options) => {
+            StoreLocation::Etcd(options) => {
                 let shown: Vec<String> = options.servers.iter().map(ToString::to_string).collect();
                 let store = EtcdStore::open(*options).await;
                 let store =

@@ -52,13 +52,13 @@ pub(crate) struct Uninstall {
 }
 
 /// Where the files are.
-struct Place {
+struct InstallPaths {
     root: PathBuf,
     /// Whether this is a directory of files and not the machine.
     is_elsewhere: bool,
 }
 
-impl Place {
+impl InstallPaths {
     fn new(destdir: Option<&Path>) -> Result<Self> {
         if destdir.is_none() && !paths::is_root() {
             bail!("services of the machine are root's; --destdir DIR writes the files elsewhere");
@@ -80,7 +80,7 @@ impl Place {
 }
 
 pub(crate) fn install(args: &Install, commands: &clap::Command) -> Result<()> {
-    let place = Place::new(args.destdir.as_deref())?;
+    let place = InstallPaths::new(args.destdir.as_deref())?;
     let command = if args.node { "node" } else { "up" };
     let file = place.at(CONFIGURATION);
     let configuration = wanted_configuration(commands, command, &args.flags, &file)?;
@@ -126,7 +126,7 @@ pub(crate) fn install(args: &Install, commands: &clap::Command) -> Result<()> {
 }
 
 pub(crate) async fn uninstall(args: Uninstall, commands: &clap::Command) -> Result<()> {
-    let place = Place::new(args.destdir.as_deref())?;
+    let place = InstallPaths::new(args.destdir.as_deref())?;
     let (unit, file) = (place.at(UNIT), place.at(CONFIGURATION));
     if !unit.exists() && !file.exists() && !place.at(BINARY).exists() {
         bail!("davit is not installed in {}", place.root.display());
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn a_plugin_of_somebody_else_is_not_ours() {
         let tmp = tempfile::tempdir().unwrap();
-        let place = Place::new(Some(tmp.path())).unwrap();
+        let place = InstallPaths::new(Some(tmp.path())).unwrap();
         let plugin = place.at(PLUGINS[0]);
         make_dirs(plugin.parent().unwrap()).unwrap();
         let mode = std::fs::metadata(tmp.path().join("usr/local")).unwrap();

@@ -93,7 +93,7 @@ async fn serve_devices(args: Devices) -> Result<()> {
         (None, false) => bail!("drivers publish the devices of a node: name it with --node NAME"),
         (Some(node), false) => {
             let kubeconfig = paths::find_kubeconfig(args.kubeconfig.as_deref())?;
-            Some(drivers::Place {
+            Some(drivers::DriverPaths {
                 client: davit_client::from_kubeconfig(&kubeconfig).await?,
                 node: node.clone(),
                 kubelet_dir: args.kubelet_dir.clone(),

@@ -1,7 +1,7 @@
 //! Directories of a cluster that leaves nothing behind: of the demo, and of `davit up --ephemeral`.
 
 use crate::args::Up;
-use crate::down::Place;
+use crate::down::StoppedCluster;
 use crate::owner;
 use anyhow::{Context, Result, bail};
 use davit_beneath::mountinfo::is_mount_point;
@@ -33,7 +33,7 @@ fn temp_dir() -> PathBuf {
 /// Directories that go with the process.
 pub(crate) struct Scratch {
     dir: PathBuf,
-    place: Place,
+    place: StoppedCluster,
 }
 
 impl Scratch {
@@ -49,7 +49,7 @@ impl Scratch {
             .create(&dir)
             .with_context(|| format!("directory {}", dir.display()))?;
         let (data, root) = (dir.join("data"), dir.join("root"));
-        let place = Place::new(data.clone(), Some(&root), args.node.cni_bin_dir.clone())?;
+        let place = StoppedCluster::new(data.clone(), Some(&root), args.node.cni_bin_dir.clone())?;
         let scratch = Self { dir, place };
         if let Some(template) = &args.template
             && let Err(error) = copy_template(template, &data)
@@ -107,7 +107,7 @@ fn copy_dir(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn clear(dir: &Path, place: &Place) -> Result<()> {
+async fn clear(dir: &Path, place: &StoppedCluster) -> Result<()> {
     place.end(GRACE).await?;
     place.purge().await?;
     std::fs::remove_dir_all(dir).with_context(|| format!("{}", dir.display()))
@@ -136,7 +136,7 @@ pub(crate) async fn sweep(args: &Up) {
         if lives || !owner::users(&data).is_ok_and(|users| users.is_empty()) {
             continue;
         }
-        let place = Place::new(data, Some(&root), args.node.cni_bin_dir.clone());
+        let place = StoppedCluster::new(data, Some(&root), args.node.cni_bin_dir.clone());
         let cleared = match place {
             Ok(place) => clear(&entry.path(), &place).await,
             Err(error) => Err(error),

@@ -175,7 +175,7 @@ impl Cluster {
             components.spawn(async move {
                 let paths = NodePaths::new(options.root.as_deref(), &data_dir)?;
                 let kubelet = paths.kubelet();
-                let place = davit_lab::drivers::Place {
+                let place = davit_lab::drivers::DriverPaths {
                     client: client.clone(),
                     node: name,
                     kubelet_dir: kubelet.clone(),

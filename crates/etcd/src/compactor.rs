@@ -11,7 +11,7 @@ use davit_proto::etcd::etcdserverpb::{
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::parts::Parts;
+use crate::parts::EtcdParts;
 
 /// The key, of all servers whatever their prefix.
 const KEY: &[u8] = b"compact_rev_key";
@@ -26,7 +26,7 @@ struct Round {
 }
 
 /// Compacts every `interval` until the store is closed.
-pub(crate) async fn run(parts: Arc<Parts>, interval: Duration, closed: CancellationToken) {
+pub(crate) async fn run(parts: Arc<EtcdParts>, interval: Duration, closed: CancellationToken) {
     let mut round = Round::default();
     loop {
         tokio::select! {
@@ -43,7 +43,7 @@ pub(crate) async fn run(parts: Arc<Parts>, interval: Duration, closed: Cancellat
     }
 }
 
-async fn turn(parts: &Parts, round: &Round) -> Result<Round, davit_store::Error> {
+async fn turn(parts: &EtcdParts, round: &Round) -> Result<Round, davit_store::Error> {
     let request = TxnRequest {
         compare: vec![Compare {
             result: compare::CompareResult::Equal.into(),
@@ -97,7 +97,7 @@ fn read() -> RangeRequest {
 }
 
 /// Learns from the key how far others have compacted.
-pub(crate) async fn learn(parts: &Parts) -> Result<(), davit_store::Error> {
+pub(crate) async fn learn(parts: &EtcdParts) -> Result<(), davit_store::Error> {
     let (answer, _) = parts.cluster.range(read()).await?;
     let written = answer.kvs.first().map(|pair| pair.value.clone());
     let text = written.and_then(|value| String::from_utf8(value.into()).ok());

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::layout::written_at;
 use crate::leases::grant;
-use crate::parts::Parts;
+use crate::parts::EtcdParts;
 
 /// How long the ownership outlives its server.
 const TTL: Duration = Duration::from_secs(15);
@@ -36,7 +36,7 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// The ownership of a store.
 pub(crate) struct Owner {
-    parts: Arc<Parts>,
+    parts: Arc<EtcdParts>,
     key: Bytes,
     /// Names this server; the same after a restart, which takes over at once.
     identity: String,
@@ -65,7 +65,7 @@ enum Entered {
 impl Owner {
     /// Takes the ownership, waiting for that of a server that is gone to run out.
     pub(crate) async fn take(
-        parts: Arc<Parts>,
+        parts: Arc<EtcdParts>,
         identity: String,
     ) -> Result<(Arc<Self>, i64), Error> {
         let owner = Arc::new(Self {
@@ -112,7 +112,7 @@ impl Owner {
 
     /// Joins the servers that share the store, waiting for the end of one that has it for itself. The lease of the key, if
     /// this server wrote it.
-    pub(crate) async fn share(parts: Arc<Parts>) -> Result<(Arc<Self>, Option<i64>), Error> {
+    pub(crate) async fn share(parts: Arc<EtcdParts>) -> Result<(Arc<Self>, Option<i64>), Error> {
         let owner = Arc::new(Self {
             key: parts.layout.owner(),
             parts,

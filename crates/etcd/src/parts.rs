@@ -15,7 +15,7 @@ use crate::watch;
 const HISTORY: u64 = 5000;
 
 /// The shared parts.
-pub(crate) struct Parts {
+pub(crate) struct EtcdParts {
     pub(crate) cluster: Cluster,
     pub(crate) layout: Layout,
     pub(crate) watch_buffer: usize,
@@ -26,7 +26,7 @@ pub(crate) struct Parts {
     begin: AtomicU64,
 }
 
-impl Parts {
+impl EtcdParts {
     pub(crate) fn new(cluster: Cluster, layout: Layout, watch_buffer: usize) -> Self {
         Self {
             cluster,

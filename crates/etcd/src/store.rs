@@ -24,7 +24,7 @@ use crate::layout::{Layout, exists, written_at};
 use crate::leases::Leases;
 use crate::members::present;
 use crate::owner::Owner;
-use crate::parts::{Parts, one};
+use crate::parts::{EtcdParts, one};
 use crate::tls::TlsFiles;
 use crate::{compactor, watch};
 
@@ -74,7 +74,7 @@ impl EtcdOptions {
 
 /// A store in an etcd cluster.
 pub struct EtcdStore {
-    parts: Arc<Parts>,
+    parts: Arc<EtcdParts>,
     owner: Arc<Owner>,
     leases: Leases,
     tasks: Mutex<JoinSet<()>>,
@@ -104,7 +104,7 @@ impl EtcdStore {
         }
         let cluster = Cluster::new(present(members, options.patience).await?);
         let layout = Layout::new(&options.prefix);
-        let parts = Arc::new(Parts::new(cluster, layout, options.watch_buffer));
+        let parts = Arc::new(EtcdParts::new(cluster, layout, options.watch_buffer));
         compactor::learn(&parts).await?;
         parts.look_back().await?;
         let mut tasks = JoinSet::new();

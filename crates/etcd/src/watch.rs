@@ -24,7 +24,7 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
-use crate::parts::Parts;
+use crate::parts::EtcdParts;
 
 /// A member that says nothing of how far a watch is is asked again after this time: it is silent while history is read.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -48,7 +48,7 @@ struct Link {
 struct Source {
     changes: mpsc::Receiver<WatchEvent>,
     link: Arc<Link>,
-    parts: Arc<Parts>,
+    parts: Arc<EtcdParts>,
     /// Reads the stream; ends with the watch.
     _reader: AbortOnDropHandle<()>,
 }
@@ -88,7 +88,7 @@ impl WatchSource for Source {
 }
 
 /// Opens a watch of what begins with `prefix` and comes after a revision.
-pub(crate) fn open(parts: &Arc<Parts>, prefix: &str, after: u64) -> Result<WatchStream> {
+pub(crate) fn open(parts: &Arc<EtcdParts>, prefix: &str, after: u64) -> Result<WatchStream> {
     if parts.closed.is_cancelled() {
         return Err(Error::Closed);
     }
@@ -126,7 +126,7 @@ pub(crate) fn open(parts: &Arc<Parts>, prefix: &str, after: u64) -> Result<Watch
 }
 
 /// The oldest revision that is readable, asked for as only a watch is told it. `None` if no answer comes in time.
-pub(crate) async fn oldest(parts: &Parts) -> Option<u64> {
+pub(crate) async fn oldest(parts: &EtcdParts) -> Option<u64> {
     let key = parts.layout.empty();
     let member = parts.cluster.member().clone();
     let asked = async {
@@ -160,7 +160,7 @@ enum End {
 }
 
 struct Reader {
-    parts: Arc<Parts>,
+    parts: Arc<EtcdParts>,
     link: Arc<Link>,
     prefix: String,
     key: Bytes,

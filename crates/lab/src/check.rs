@@ -21,5 +21,5 @@ pub use driver::{
 };
 pub use monitor::{MONITOR_CHECKS, MonitorOptions, podresources_client};
 pub use plugin::{PLUGIN_CHECKS, PluginOptions, Target, device_plugin};
-pub use report::{Check, Expectation, Report, Summary, Verdict};
-pub use subject::{Ended, Life, Place, Process, Subject};
+pub use report::{Check, CheckResult, Expectation, Report, Summary};
+pub use subject::{Ended, KubeletDirectory, Life, Process, Subject};

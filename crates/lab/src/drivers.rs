@@ -20,4 +20,4 @@ mod plugin;
 mod run;
 
 pub use file::{DeviceGroup, DriverFaults, DriverFile, DriverLatency, DriverStep, Taint};
-pub use run::{Error, Place, serve};
+pub use run::{DriverPaths, Error, serve};

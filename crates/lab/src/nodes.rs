@@ -161,7 +161,7 @@ async fn one(
     cancel: CancellationToken,
 ) -> Result<(), Error> {
     let kubelet = options.root_dir.clone();
-    let place = drivers::Place {
+    let place = drivers::DriverPaths {
         client: client.clone(),
         node: name.clone(),
         kubelet_dir: kubelet.clone(),

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use davit_lab::Say;
 use davit_lab::check::{
-    self, Ended, Life, MonitorOptions, Place, PluginOptions, Report, Subject, Target, Verdict,
+    self, CheckResult, Ended, KubeletDirectory, Life, MonitorOptions, PluginOptions, Report,
+    Subject, Target,
 };
 use davit_lab::devices::{Inventory, serve};
 use davit_sdk::async_trait;
@@ -34,7 +35,7 @@ impl Subject for Simulated {
         "simulated".to_owned()
     }
 
-    async fn start(&self, place: &Place) -> Result<Box<dyn Life>, String> {
+    async fn start(&self, place: &KubeletDirectory) -> Result<Box<dyn Life>, String> {
         let inventory = Inventory::parse(&self.inventory).unwrap();
         let (dir, cancel) = (place.dir().to_owned(), CancellationToken::new());
         let stop = cancel.clone();
@@ -98,16 +99,22 @@ async fn plugin(inventory: &str) -> Report {
         inventory: inventory.to_owned(),
         ends: None,
     };
-    let target = Target::Program(Box::new(subject), Place::new(dir.path()).unwrap());
+    let target = Target::Program(
+        Box::new(subject),
+        KubeletDirectory::new(dir.path()).unwrap(),
+    );
     check::device_plugin(target, &options()).await.unwrap()
 }
 
 fn failed(report: &Report) -> Vec<&str> {
-    let failed = report.checks.iter().filter(|c| c.verdict == Verdict::Fail);
+    let failed = report
+        .checks
+        .iter()
+        .filter(|c| c.verdict == CheckResult::Fail);
     failed.map(|c| c.id.as_str()).collect()
 }
 
-fn verdict(report: &Report, id: &str) -> Verdict {
+fn verdict(report: &Report, id: &str) -> CheckResult {
     report
         .check(id)
         .unwrap_or_else(|| panic!("no check {id}"))
@@ -133,16 +140,16 @@ async fn a_good_plugin_passes_by_both_routes() {
         ] {
             assert_eq!(
                 verdict(&report, id),
-                Verdict::Pass,
+                CheckResult::Pass,
                 "{route} {id}:\n{}",
                 report.table()
             );
         }
         assert_eq!(report.resources, ["a.example/foo"]);
         let notify = if route == "registry" {
-            Verdict::Pass
+            CheckResult::Pass
         } else {
-            Verdict::Skip
+            CheckResult::Skip
         };
         assert_eq!(verdict(&report, "registry-notify"), notify);
     }
@@ -182,7 +189,7 @@ async fn what_a_plugin_does_wrong_is_found() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_does_nothing_or_ends_is_told_from_one_that_registers() {
     let dir = tempfile::tempdir().unwrap();
-    let place = Place::new(dir.path()).unwrap();
+    let place = KubeletDirectory::new(dir.path()).unwrap();
     let silent = Simulated {
         inventory: "resources: []".to_owned(),
         ends: None,
@@ -202,7 +209,7 @@ async fn a_program_that_does_nothing_or_ends_is_told_from_one_that_registers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_runs_is_checked_by_its_socket() {
     let dir = tempfile::tempdir().unwrap();
-    let place = Place::new(dir.path()).unwrap();
+    let place = KubeletDirectory::new(dir.path()).unwrap();
     let subject = Simulated {
         inventory: "resources: [{name: a.example/foo, count: 2}]".to_owned(),
         ends: None,
@@ -219,8 +226,8 @@ async fn a_plugin_that_runs_is_checked_by_its_socket() {
         .await
         .unwrap();
     assert!(report.passed(), "{}", report.table());
-    assert_eq!(verdict(&report, "register"), Verdict::Skip);
-    assert_eq!(verdict(&report, "allocate-unknown"), Verdict::Pass);
+    assert_eq!(verdict(&report, "register"), CheckResult::Skip);
+    assert_eq!(verdict(&report, "allocate-unknown"), CheckResult::Pass);
     let nobody = Target::Socket(PathBuf::from("/nonexistent/x.sock"));
     let options = PluginOptions {
         patience: Duration::from_millis(200),
@@ -255,7 +262,7 @@ impl Subject for Monitor {
         format!("{:?}", self.0)
     }
 
-    async fn start(&self, place: &Place) -> Result<Box<dyn Life>, String> {
+    async fn start(&self, place: &KubeletDirectory) -> Result<Box<dyn Life>, String> {
         let (habit, socket) = (self.0, place.pod_resources_socket());
         let cancel = CancellationToken::new();
         let stop = cancel.clone();
@@ -297,7 +304,7 @@ async fn ask(habit: Habit, socket: PathBuf) {
 
 async fn monitor(habit: Habit) -> Report {
     let dir = tempfile::tempdir().unwrap();
-    let place = Place::new(dir.path()).unwrap();
+    let place = KubeletDirectory::new(dir.path()).unwrap();
     let options = MonitorOptions {
         patience: Duration::from_secs(4),
         trouble: Duration::from_secs(1),
@@ -329,11 +336,11 @@ async fn monitors_are_told_apart() {
     assert!(failed(&report).contains(&"large"), "{}", report.table());
     assert_eq!(
         verdict(&report, "many-pods"),
-        Verdict::Pass,
+        CheckResult::Pass,
         "{}",
         report.table()
     );
     let report = monitor(Habit::Once).await;
     assert!(report.passed(), "{}", report.table());
-    assert_eq!(verdict(&report, "agent-restart"), Verdict::Skip);
+    assert_eq!(verdict(&report, "agent-restart"), CheckResult::Skip);
 }

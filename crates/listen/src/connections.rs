@@ -91,31 +91,31 @@ struct Pools {
 }
 
 impl Pools {
-    fn of(&mut self, place: &Place) -> &mut Pool {
+    fn of(&mut self, place: &ConnectionOwner) -> &mut Pool {
         match place {
-            Place::Stranger(address) if address.is_loopback() => &mut self.loopback,
-            Place::Stranger(_) => &mut self.strangers,
-            Place::Known(_) => &mut self.known,
+            ConnectionOwner::Stranger(address) if address.is_loopback() => &mut self.loopback,
+            ConnectionOwner::Stranger(_) => &mut self.strangers,
+            ConnectionOwner::Known(_) => &mut self.known,
         }
     }
 
-    fn insert(&mut self, place: &Place, entry: Arc<Entry>) -> Option<Arc<Entry>> {
+    fn insert(&mut self, place: &ConnectionOwner, entry: Arc<Entry>) -> Option<Arc<Entry>> {
         self.of(place).insert(place.holder(), entry)
     }
 
-    fn remove(&mut self, place: &Place, id: u64) -> Option<Arc<Entry>> {
+    fn remove(&mut self, place: &ConnectionOwner, id: u64) -> Option<Arc<Entry>> {
         self.of(place).remove(&place.holder(), id)
     }
 }
 
 /// Where a connection is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+enum ConnectionOwner {
     Stranger(IpAddr),
     Known(String),
 }
 
-impl Place {
+impl ConnectionOwner {
     fn holder(&self) -> Holder {
         match self {
             Self::Stranger(address) => Holder::of(*address),
@@ -140,7 +140,7 @@ pub(crate) struct Entry {
 
 #[derive(Debug)]
 struct State {
-    place: Place,
+    place: ConnectionOwner,
     /// A byte has come.
     heard: bool,
     /// A request has come whole.
@@ -236,7 +236,7 @@ impl Connections {
 
     /// Enters a connection that was accepted. It is counted until its socket is dropped.
     pub fn admit(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) -> (Socket, Lease) {
-        let place = Place::Stranger(peer.ip().to_canonical());
+        let place = ConnectionOwner::Stranger(peer.ip().to_canonical());
         let mut pools = self.pools.lock();
         pools.next += 1;
         let entry = Arc::new(Entry {
@@ -360,19 +360,19 @@ impl Lease {
         let mut pools = self.connections.pools.lock();
         let place = {
             let mut state = self.entry.state.lock();
-            if matches!(state.place, Place::Known(_)) {
+            if matches!(state.place, ConnectionOwner::Known(_)) {
                 return;
             }
             let holder = Holder::of(self.peer.ip());
             self.connections.handshakes.know(holder);
-            let known = Place::Known(user.to_owned());
+            let known = ConnectionOwner::Known(user.to_owned());
             std::mem::replace(&mut state.place, known)
         };
         // one that has given way already is not entered again
         let Some(entry) = pools.remove(&place, self.entry.id) else {
             return;
         };
-        let gives_way = pools.insert(&Place::Known(user.to_owned()), entry);
+        let gives_way = pools.insert(&ConnectionOwner::Known(user.to_owned()), entry);
         drop(pools);
         if let Some(other) = gives_way {
             other.closed.cancel();
@@ -407,8 +407,8 @@ impl Lease {
 
     pub(crate) fn who(&self) -> String {
         match &self.entry.state.lock().place {
-            Place::Stranger(address) => address.to_string(),
-            Place::Known(user) => user.clone(),
+            ConnectionOwner::Stranger(address) => address.to_string(),
+            ConnectionOwner::Known(user) => user.clone(),
         }
     }
 

@@ -80,7 +80,7 @@ pub struct Route {
 
 /// What a device is called and how large its packets may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct LinkFacts {
     /// The device.
     pub link: Link,
     /// Its name.
@@ -207,9 +207,9 @@ fn read_route(body: &[u8]) -> Option<Route> {
     })
 }
 
-pub(crate) fn read_link(body: &[u8]) -> Option<Found> {
+pub(crate) fn read_link(body: &[u8]) -> Option<LinkFacts> {
     let rest = body.get(LINK_HEADER..)?;
-    Some(Found {
+    Some(LinkFacts {
         link: Link {
             index: number32(body, 4)?,
         },
@@ -258,7 +258,7 @@ impl Netlink {
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn links(&mut self) -> io::Result<Vec<Found>> {
+    pub fn links(&mut self) -> io::Result<Vec<LinkFacts>> {
         let message = Message::new(libc::RTM_GETLINK, DUMP, &link_header(0, 0));
         let found = self.socket.ask(&message)?;
         Ok(found.iter().filter_map(|body| read_link(body)).collect())

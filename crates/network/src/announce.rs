@@ -10,7 +10,7 @@ use crate::maps::Map;
 use crate::ruleset::{Update, Wanted};
 use crate::tables::Tables;
 use crate::{Error, failed};
-use davit_net::route::{Found, Link, Netlink};
+use davit_net::route::{Link, LinkFacts, Netlink};
 use davit_netplan::{Family, Network, octets};
 use frames::tell;
 use parking_lot::Mutex;
@@ -42,7 +42,7 @@ pub(crate) struct Announcer {
 /// What is on the devices of this machine.
 struct PlacedAddresses {
     addresses: Vec<(Link, IpAddr, u8)>,
-    links: Vec<Found>,
+    links: Vec<LinkFacts>,
 }
 
 impl PlacedAddresses {
@@ -54,7 +54,7 @@ impl PlacedAddresses {
     }
 
     /// The device in whose network an address is.
-    fn of(&self, address: IpAddr) -> Option<&Found> {
+    fn of(&self, address: IpAddr) -> Option<&LinkFacts> {
         let around = |(_, own, bits): &&(Link, IpAddr, u8)| {
             let family = Family::of(*own);
             *bits < family.bits()
@@ -135,7 +135,7 @@ impl Announcer {
         wanted: &BTreeSet<IpAddr>,
     ) -> io::Result<(BTreeMap<IpAddr, String>, Unannounced)> {
         let before = recorded(&self.record);
-        let (mut here, mut not) = (BTreeMap::<IpAddr, Found>::new(), Unannounced::new());
+        let (mut here, mut not) = (BTreeMap::<IpAddr, LinkFacts>::new(), Unannounced::new());
         if before.is_empty() && wanted.is_empty() {
             return Ok((BTreeMap::new(), not));
         }

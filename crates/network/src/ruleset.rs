@@ -23,20 +23,20 @@ const MARK: usize = 256;
 const BATCH: usize = 4096;
 
 /// A key of a set, and whether an interval ends there.
-pub(crate) type Place = (Vec<u8>, bool);
-type Elements = HashMap<Place, Option<Data>>;
+pub(crate) type SetBoundary = (Vec<u8>, bool);
+type Elements = HashMap<SetBoundary, Option<Data>>;
 
 /// What is to change. What stands there already is not written.
 #[derive(Debug, Default)]
 pub(crate) struct Update {
     /// New or other data; none takes the element away.
-    pub(crate) elements: BTreeMap<(Map, Place), Wanted>,
+    pub(crate) elements: BTreeMap<(Map, SetBoundary), Wanted>,
     /// The chains that elements lead to.
     pub(crate) chains: BTreeSet<Chain>,
 }
 
 /// An element, and what is to stand there.
-type ElementWish<'a> = (&'a (Map, Place), &'a Wanted);
+type ElementWish<'a> = (&'a (Map, SetBoundary), &'a Wanted);
 
 /// What is to stand somewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,7 +192,7 @@ impl Ruleset {
     }
 
     /// What stands in a map.
-    pub(crate) fn places(&self, map: Map) -> Vec<Place> {
+    pub(crate) fn places(&self, map: Map) -> Vec<SetBoundary> {
         let state = self.state.lock();
         let places = state.maps.get(&map).into_iter().flat_map(HashMap::keys);
         places.cloned().collect()

@@ -11,7 +11,7 @@ use crate::failed;
 use crate::node::Seen;
 use crate::rules::TunnelPort;
 use crate::tables::Tables;
-use davit_net::route::{Found, Link, Netlink, Route};
+use davit_net::route::{Link, LinkFacts, Netlink, Route};
 use davit_net::tunnel::{FarEnd, LinkAddress};
 use davit_netplan::{Family, Network};
 use std::collections::{BTreeMap, BTreeSet};
@@ -100,7 +100,7 @@ fn apart(local: IpAddr, wanted: &BTreeSet<IpAddr>, known: &[FarEnd]) -> (BTreeSe
 #[derive(Debug, Default)]
 struct MachineLinks {
     addresses: Vec<(Link, IpAddr, u8)>,
-    links: Vec<Found>,
+    links: Vec<LinkFacts>,
     /// Devices of default routes.
     out: Vec<Link>,
 }
@@ -132,7 +132,7 @@ impl MachineLinks {
         let known = self.addresses.iter();
         let known = known.filter(|(_, address, _)| node.contains(address));
         let ways: Vec<Link> = known.map(|(link, ..)| *link).collect();
-        let counts = |found: &&Found| {
+        let counts = |found: &&LinkFacts| {
             found.name != "lo" && (ways.contains(&found.link) || self.out.contains(&found.link))
         };
         let mtus = self.links.iter().filter(counts).map(|found| found.mtu);
@@ -325,7 +325,7 @@ mod tests {
     fn around() -> Option<MachineLinks> {
         let mut netlink = Netlink::open().unwrap();
         let link = netlink.link("lo").unwrap()?;
-        let found = |name: &str, mtu| Found {
+        let found = |name: &str, mtu| LinkFacts {
             link,
             name: name.to_owned(),
             mtu,

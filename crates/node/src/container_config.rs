@@ -157,7 +157,7 @@ pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> Result<cri::PodSandbox
 }
 
 /// What a container's configuration is made from.
-pub struct Parts<'a> {
+pub struct ContainerParts<'a> {
     /// The pod.
     pub pod: &'a Pod,
     /// The container's role.
@@ -184,8 +184,11 @@ pub struct Parts<'a> {
 ///
 /// # Errors
 /// References that cannot be followed, sub-paths that lead out, `runAsNonRoot`.
-pub async fn container(ctx: &Context, parts: Parts<'_>) -> Result<cri::ContainerConfig, Error> {
-    let Parts {
+pub async fn container(
+    ctx: &Context,
+    parts: ContainerParts<'_>,
+) -> Result<cri::ContainerConfig, Error> {
+    let ContainerParts {
         pod,
         role,
         container,
@@ -321,10 +324,10 @@ fn ephemeral_target(pod: &Pod, name: &str, runtime: &PodRuntime) -> Option<Strin
 
 async fn mounts<'a>(
     ctx: &Context,
-    parts: &Parts<'_>,
+    parts: &ContainerParts<'_>,
     lookup: impl Fn(&str) -> Option<Cow<'a, str>>,
 ) -> Result<Vec<cri::Mount>, Error> {
-    let Parts {
+    let ContainerParts {
         pod,
         container,
         volumes,
@@ -414,7 +417,7 @@ async fn mounts<'a>(
 }
 
 /// Block volumes of the container.
-fn volume_devices(parts: &Parts<'_>) -> Result<Vec<cri::Device>, Error> {
+fn volume_devices(parts: &ContainerParts<'_>) -> Result<Vec<cri::Device>, Error> {
     let container = parts.container;
     let device = |wanted: &VolumeDevice| match parts.volumes.get(&wanted.name) {
         Some(Ready::Device { path, read_only }) => Ok(cri::Device {
@@ -464,7 +467,7 @@ fn is_projected(pod: &Pod, name: &str) -> bool {
 
 /// The part of the volume that the container gets, if it is not the whole.
 fn sub_path<'a>(
-    parts: &Parts<'_>,
+    parts: &ContainerParts<'_>,
     mount: &VolumeMount,
     lookup: &impl Fn(&str) -> Option<Cow<'a, str>>,
 ) -> Result<Option<String>, Error> {
@@ -505,7 +508,7 @@ fn expand_sub_path<'a>(
     }
 }
 
-fn sub_path_error(parts: &Parts<'_>, volume: &str, cause: String) -> Error {
+fn sub_path_error(parts: &ContainerParts<'_>, volume: &str, cause: String) -> Error {
     Error::SubPath {
         volume: volume.to_owned(),
         container: parts.container.name.clone(),
@@ -516,7 +519,7 @@ fn sub_path_error(parts: &Parts<'_>, volume: &str, cause: String) -> Error {
 /// Mounts the parts of volumes that the container gets. Each comes and goes with its place among the mounts.
 async fn mount_sub_paths(
     ctx: &Context,
-    parts: &Parts<'_>,
+    parts: &ContainerParts<'_>,
     wanted: Vec<(usize, SubPath)>,
 ) -> Result<impl Iterator<Item = (usize, PathBuf)>, Error> {
     let (places, wanted): (Vec<usize>, Vec<SubPath>) = wanted.into_iter().unzip();

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 /// Where a pod can be reached.
 #[derive(Debug, Clone)]
-pub struct Reach {
+pub struct PodEndpoint {
     /// Its sandbox.
     pub sandbox: String,
     /// Its addresses; none for pods with an isolated network.
@@ -44,7 +44,7 @@ pub fn port_number(port: &IntOrString, container: &Container) -> Option<u16> {
 pub async fn connect(
     runtime: &dyn Runtime,
     pod: &Pod,
-    reach: &Reach,
+    reach: &PodEndpoint,
     host: Option<&str>,
     port: u16,
 ) -> io::Result<Box<dyn PodConnection>> {

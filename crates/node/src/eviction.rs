@@ -21,7 +21,7 @@ use crate::metrics::EvictionSignal;
 use crate::pod::PodExt;
 use crate::resources::Qos;
 use crate::runtime_state::keys;
-use crate::status::Verdict;
+use crate::status::NodeDecision;
 use crate::worker::Forced;
 use davit_containermanager::ActivePods;
 use davit_oci::cgroup::Hierarchies;
@@ -213,7 +213,7 @@ fn end(ctx: &Context, inputs: &Inputs, pod: &Pod, ending: Ending) -> Option<Stri
     };
     ctx.metrics.evictions.get_or_create(&label).inc();
     input.force(Forced {
-        verdict: Verdict {
+        verdict: NodeDecision {
             reason: EVICTED.to_owned(),
             message,
             disruption: ending.disruption,

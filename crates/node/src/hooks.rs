@@ -1,6 +1,6 @@
 //! Lifecycle hooks: postStart and preStop.
 
-use crate::dial::{Reach, connect, port_number};
+use crate::dial::{PodEndpoint, connect, port_number};
 use crate::probes::{HttpRequest, Outcome, exec_check, http_get};
 use davit_oci::runtime::Runtime;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler, Pod};
@@ -15,7 +15,7 @@ pub async fn run_hook(
     pod: &Pod,
     container: &Container,
     container_id: &str,
-    reach: &Reach,
+    reach: &PodEndpoint,
     hook: &LifecycleHandler,
     limit: Duration,
 ) -> Result<(), String> {
@@ -50,7 +50,7 @@ async fn http_hook(
     runtime: &dyn Runtime,
     pod: &Pod,
     container: &Container,
-    reach: &Reach,
+    reach: &PodEndpoint,
     action: &HTTPGetAction,
 ) -> Result<(), String> {
     let port = port_number(&action.port, container).ok_or("couldn't resolve port of the hook")?;

@@ -201,7 +201,7 @@ impl PodProbes {
             pod: pod.clone(),
             container: container.clone(),
             container_id: record.id.clone(),
-            reach: crate::dial::Reach {
+            reach: crate::dial::PodEndpoint {
                 sandbox: sandbox.map(|s| s.id.clone()).unwrap_or_default(),
                 ips: sandbox.map(|s| s.ips.clone()).unwrap_or_default(),
             },

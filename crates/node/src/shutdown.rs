@@ -7,7 +7,7 @@ use crate::agent::Inputs;
 use crate::context::Context;
 use crate::eviction::rank::{CRITICAL, is_critical};
 use crate::pod::PodExt;
-use crate::status::Verdict;
+use crate::status::NodeDecision;
 use crate::worker::Forced;
 use davit_containermanager::ActivePods;
 use k8s_openapi::api::core::v1::Pod;
@@ -130,7 +130,7 @@ async fn end_pods(ctx: &Context, inputs: &Inputs, place: usize) {
         let own = pod.pod_spec().termination_grace_period_seconds;
         let own = Duration::from_secs(u64::try_from(own.unwrap_or(30)).unwrap_or(0));
         input.force(Forced {
-            verdict: Verdict {
+            verdict: NodeDecision {
                 reason: "Terminated".to_owned(),
                 message: MESSAGE.to_owned(),
                 disruption: true,

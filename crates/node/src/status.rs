@@ -38,7 +38,7 @@ pub trait ReadyView {
 
 /// An end that the node itself decided: admission refusal, deadline, eviction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct NodeDecision {
     /// `status.reason`.
     pub reason: String,
     /// `status.message`.
@@ -66,7 +66,7 @@ pub struct Input<'a> {
     /// Conditions about a resize of the pod; those it does not have are taken away.
     pub resize: &'a [PodCondition],
     /// Failure decided by the node.
-    pub verdict: Option<&'a Verdict>,
+    pub verdict: Option<&'a NodeDecision>,
     /// Why the pod as a whole still waits before any container (a plugin that is coming back, a volume).
     pub held: Option<&'a Waiting>,
     /// The worker is ending the pod.

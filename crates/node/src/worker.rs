@@ -15,14 +15,14 @@ pub(crate) use end::remove_all;
 
 use crate::backoff::Backoff;
 use crate::context::Context;
-use crate::dial::Reach;
+use crate::dial::PodEndpoint;
 use crate::logs::LogFile;
 use crate::pod::PodExt;
 use crate::probes::PodProbes;
 use crate::resize::{IN_PROGRESS, PENDING};
 use crate::restart_all::CONDITION as ALL_RESTARTING;
 use crate::runtime_state::{PodRuntime, State, observe};
-use crate::status::{self, Verdict, Waiting};
+use crate::status::{self, NodeDecision, Waiting};
 use crate::termination;
 use crate::volumes::Mounted;
 use jiff::Timestamp;
@@ -43,7 +43,7 @@ const RESYNC: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone)]
 pub(crate) struct Forced {
     /// What its status says.
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: NodeDecision,
     /// The longest its containers get.
     pub(crate) grace: Duration,
 }
@@ -152,7 +152,7 @@ pub(crate) struct Worker {
     backoff: Backoff,
     waiting: BTreeMap<String, Waiting>,
     held: Option<Waiting>,
-    verdict: Option<Verdict>,
+    verdict: Option<NodeDecision>,
     probes: PodProbes,
     volumes: Mounted,
     volumes_at: Option<Instant>,
@@ -293,9 +293,9 @@ impl Worker {
         Ok(runtime)
     }
 
-    fn reach(&self, runtime: &PodRuntime) -> Reach {
+    fn reach(&self, runtime: &PodRuntime) -> PodEndpoint {
         let sandbox = runtime.sandboxes.first();
-        Reach {
+        PodEndpoint {
             sandbox: sandbox.map(|s| s.id.clone()).unwrap_or_default(),
             ips: sandbox.map(|s| s.ips.clone()).unwrap_or_default(),
         }

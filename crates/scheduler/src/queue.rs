@@ -88,7 +88,7 @@ pub struct Counts {
 type ActiveKey = (Reverse<i64>, Instant, u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum QueueState {
     Active(ActiveKey),
     Backoff(Instant, u64),
     Unschedulable,
@@ -99,7 +99,7 @@ enum Place {
 #[derive(Debug)]
 struct Entry {
     pod: Arc<PodInfo>,
-    place: Place,
+    place: QueueState,
     /// Order of arrival among pods of equal rank; kept over attempts of one pod.
     arrived: Instant,
     seq: u64,
@@ -143,7 +143,7 @@ impl Queue {
             self.next_seq += 1;
             let entry = Entry {
                 pod,
-                place: Place::InFlight,
+                place: QueueState::InFlight,
                 arrived: now,
                 seq: self.next_seq,
                 attempt: 0,
@@ -159,16 +159,16 @@ impl Queue {
         let old = std::mem::replace(&mut entry.pod, pod.clone());
         let action = crate::framework::pod_action(&old, &pod);
         match entry.place {
-            Place::Active(_) => self.activate(&uid, rules),
-            Place::Gated(_) => self.activate(&uid, rules),
-            Place::InFlight => {
+            QueueState::Active(_) => self.activate(&uid, rules),
+            QueueState::Gated(_) => self.activate(&uid, rules),
+            QueueState::InFlight => {
                 if !action.is_none() {
                     // Whatever the attempt finds out, it was about another pod.
                     entry.changes_seen = u64::MAX;
                 }
             }
-            Place::Backoff(..) => {}
-            Place::Unschedulable => {
+            QueueState::Backoff(..) => {}
+            QueueState::Unschedulable => {
                 let event = ClusterEvent::new(EventResource::TargetPod, action);
                 let object = EventObject::Pod {
                     old: Some(old),
@@ -218,11 +218,11 @@ impl Queue {
 
     /// Takes a certain pod out for an attempt, wherever it waits. One that a plugin holds back, or that is in flight, stays.
     pub fn take(&mut self, uid: &Arc<str>, rules: &impl Rules, now: Instant) -> Option<Taken> {
-        if self.entries.get(uid)?.place == Place::InFlight {
+        if self.entries.get(uid)?.place == QueueState::InFlight {
             return None;
         }
         self.activate(uid, rules);
-        let Place::Active(key) = self.entries.get(uid)?.place else {
+        let QueueState::Active(key) = self.entries.get(uid)?.place else {
             return None;
         };
         self.active.remove(&key);
@@ -233,7 +233,7 @@ impl Queue {
     fn start(&mut self, uid: &Arc<str>, now: Instant) -> Option<Taken> {
         let changes = self.changes;
         let entry = self.entries.get_mut(uid)?;
-        entry.place = Place::InFlight;
+        entry.place = QueueState::InFlight;
         entry.attempt += 1;
         entry.changes_seen = changes;
         let first_attempt = *entry.first_attempt.get_or_insert(now);
@@ -251,14 +251,14 @@ impl Queue {
         let Some(entry) = self.entries.get_mut(uid) else {
             return;
         };
-        if entry.place != Place::InFlight {
+        if entry.place != QueueState::InFlight {
             return;
         }
         entry.failures = entry.failures.saturating_add(1);
         entry.failed_at = now;
         let again = failure.error || entry.changes_seen != changes;
         entry.failure = failure;
-        entry.place = Place::Unschedulable;
+        entry.place = QueueState::Unschedulable;
         if again {
             let uid = entry.pod.uid.clone();
             self.wake(&uid, rules, now, false);
@@ -278,10 +278,10 @@ impl Queue {
             .entries
             .iter()
             .filter_map(|(uid, entry)| match entry.place {
-                Place::Unschedulable => {
+                QueueState::Unschedulable => {
                     wakes(entry, rules, event, object).map(|at_once| (uid.clone(), at_once))
                 }
-                Place::Gated(plugin) => {
+                QueueState::Gated(plugin) => {
                     let hint = rules.hint(plugin, event, &entry.pod, object);
                     (hint == Hint::Queue).then(|| (uid.clone(), true))
                 }
@@ -300,7 +300,8 @@ impl Queue {
         self.flush_backoff(rules, now);
         let limit = self.options.flush_after;
         let stale = |e: &Entry| {
-            e.place == Place::Unschedulable && now.saturating_duration_since(e.failed_at) >= limit
+            e.place == QueueState::Unschedulable
+                && now.saturating_duration_since(e.failed_at) >= limit
         };
         let uids: Vec<Arc<str>> = self
             .entries
@@ -331,11 +332,11 @@ impl Queue {
         let mut counts = Counts::default();
         for entry in self.entries.values() {
             *match entry.place {
-                Place::Active(_) => &mut counts.active,
-                Place::Backoff(..) => &mut counts.backoff,
-                Place::Unschedulable => &mut counts.unschedulable,
-                Place::Gated(_) => &mut counts.gated,
-                Place::InFlight => &mut counts.in_flight,
+                QueueState::Active(_) => &mut counts.active,
+                QueueState::Backoff(..) => &mut counts.backoff,
+                QueueState::Unschedulable => &mut counts.unschedulable,
+                QueueState::Gated(_) => &mut counts.gated,
+                QueueState::InFlight => &mut counts.in_flight,
             } += 1;
         }
         counts
@@ -375,7 +376,7 @@ impl Queue {
         let Some(entry) = self.entries.get_mut(uid) else {
             return;
         };
-        entry.place = Place::Backoff(until, entry.seq);
+        entry.place = QueueState::Backoff(until, entry.seq);
         self.backoff.insert((until, entry.seq), uid.clone());
     }
 
@@ -386,21 +387,21 @@ impl Queue {
             return;
         };
         if let Some(status) = rules.gate(&entry.pod) {
-            entry.place = Place::Gated(status.plugin);
+            entry.place = QueueState::Gated(status.plugin);
             return;
         }
         let key = (Reverse(rules.rank(&entry.pod)), entry.arrived, entry.seq);
-        entry.place = Place::Active(key);
+        entry.place = QueueState::Active(key);
         self.active.insert(key, uid.clone());
     }
 
     /// Takes a pod out of the ordered places.
     fn unplace(&mut self, uid: &str) {
         match self.entries.get(uid).map(|e| e.place) {
-            Some(Place::Active(key)) => {
+            Some(QueueState::Active(key)) => {
                 self.active.remove(&key);
             }
-            Some(Place::Backoff(until, seq)) => {
+            Some(QueueState::Backoff(until, seq)) => {
                 self.backoff.remove(&(until, seq));
             }
             _ => {}

@@ -189,7 +189,7 @@ impl SimulatedCluster {
             }
         }));
         self.store
-            .set_weather(Arc::new(StoreFaultsOfRun(Arc::clone(&self.faults))));
+            .set_faults(Arc::new(StoreFaultsOfRun(Arc::clone(&self.faults))));
     }
 
     /// Notes what happens.

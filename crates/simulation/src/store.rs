@@ -84,7 +84,7 @@ struct State {
 /// The store.
 pub struct MemoryStore {
     state: Mutex<State>,
-    weather: Mutex<Arc<dyn StoreFaults>>,
+    faults: Mutex<Arc<dyn StoreFaults>>,
     on_change: Mutex<Option<OnChange>>,
 }
 
@@ -99,7 +99,7 @@ impl Default for MemoryStore {
                 watchers: Vec::new(),
                 closed: false,
             }),
-            weather: Mutex::new(Arc::new(NoStoreFaults)),
+            faults: Mutex::new(Arc::new(NoStoreFaults)),
             on_change: Mutex::new(None),
         }
     }
@@ -251,8 +251,8 @@ impl Watcher {
 
 impl MemoryStore {
     /// From now on it behaves so.
-    pub fn set_weather(&self, weather: Arc<dyn StoreFaults>) {
-        *self.weather.lock() = weather;
+    pub fn set_faults(&self, faults: Arc<dyn StoreFaults>) {
+        *self.faults.lock() = faults;
     }
 
     /// From now on every change is told to `on_change`.
@@ -319,7 +319,7 @@ impl Store for MemoryStore {
 
     async fn commit(&self, write: Write) -> Result<Committed> {
         write.check(MAX_VALUE_BYTES)?;
-        let slow = self.weather.lock().of_write();
+        let slow = self.faults.lock().of_write();
         if !slow.before.is_zero() {
             tokio::time::sleep(slow.before).await;
         }
@@ -350,7 +350,7 @@ impl Store for MemoryStore {
     }
 
     async fn watch(&self, prefix: &str, after: u64) -> Result<WatchStream> {
-        let weather = Arc::clone(&self.weather.lock());
+        let faults = Arc::clone(&self.faults.lock());
         let mut state = self.state.lock();
         if state.closed {
             return Err(Error::Closed);
@@ -385,7 +385,7 @@ impl Store for MemoryStore {
             changes,
             marks,
             overflowed,
-            weather,
+            faults,
             late: None,
             progress_wanted: false,
             ended: false,
@@ -424,7 +424,7 @@ struct Watch {
     changes: mpsc::Receiver<Arc<Change>>,
     marks: Arc<Marks>,
     overflowed: Arc<Mutex<bool>>,
-    weather: Arc<dyn StoreFaults>,
+    faults: Arc<dyn StoreFaults>,
     /// A change that is not told yet.
     late: Option<(Arc<Change>, Pin<Box<Sleep>>)>,
     progress_wanted: bool,
@@ -477,7 +477,7 @@ impl Stream for Watch {
             }
             Poll::Pending => return Poll::Pending,
         };
-        let delay = this.weather.of_watch();
+        let delay = this.faults.of_watch();
         if delay.is_zero() {
             return Poll::Ready(Some(Ok(WatchEvent::Change(change))));
         }

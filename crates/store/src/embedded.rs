@@ -29,7 +29,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
 use self::disk::Disk;
-use self::mvcc::{Found, Mvcc};
+use self::mvcc::{Mvcc, StoredPair};
 use self::queue::{Queue, Request};
 use self::records::Records;
 use self::watchers::Watchers;
@@ -253,7 +253,7 @@ impl EmbeddedStore {
             state.get_at(key, revision)
         };
         let Some(found) = found else { return Ok(None) };
-        self.with_records(matches!(found, Found::Pair(_)), move |shared| {
+        self.with_records(matches!(found, StoredPair::Pair(_)), move |shared| {
             found.resolve(|id| shared.records.read(id)).map(Some)
         })
         .await

@@ -6,7 +6,7 @@
 //! `clientConfig` of API objects, one for each distinct configuration; [`Kubeconfig`] makes one
 //! from a file. Services are resolved to the endpoints behind them at each new connection: there
 //! need be no service network on the API server's machine. Which endpoints these are, who calls
-//! says ([`ServiceEndpoints`]); to which addresses objects may lead, [`Reach`] does. Redirects are
+//! says ([`ServiceEndpoints`]); to which addresses objects may lead, [`DialPolicy`] does. Redirects are
 //! answers like any other. Error texts are those of Kubernetes.
 
 #![forbid(unsafe_code)]
@@ -40,7 +40,7 @@ pub use self::config::{ClientConfig, ServiceReference, Target};
 pub use self::credentials::{Credentials, HostCredentials};
 pub use self::dial::{Connector, Dial};
 pub use self::kubeconfig::{Kubeconfig, KubeconfigError};
-pub use self::reach::{Loopback, Reach, is_refusal, refusal};
+pub use self::reach::{DialPolicy, Loopback, is_refusal, refusal};
 
 /// Clients kept at most; beyond it all are dropped and made again as needed.
 const MAX_CLIENTS: usize = 512;
@@ -92,7 +92,7 @@ pub trait ServiceEndpoints: std::fmt::Debug + Send + Sync {
     ) -> Result<(String, u16), String>;
 
     /// To which addresses services may lead.
-    fn reach(&self) -> Reach;
+    fn reach(&self) -> DialPolicy;
 }
 
 /// The clients of the webhooks that API objects configure.

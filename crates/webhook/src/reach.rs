@@ -38,15 +38,15 @@ pub struct Loopback {
 
 impl Loopback {
     /// Where pods and services may be, and what else listens on nodes.
-    pub fn of_endpoints(self) -> Reach {
-        Reach {
+    pub fn of_endpoints(self) -> DialPolicy {
+        DialPolicy {
             loopback: self.endpoints,
         }
     }
 
     /// Where the agents of nodes may be.
-    pub fn of_nodes(self) -> Reach {
-        Reach {
+    pub fn of_nodes(self) -> DialPolicy {
+        DialPolicy {
             loopback: self.nodes,
         }
     }
@@ -54,12 +54,12 @@ impl Loopback {
 
 /// Which addresses may be connected to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Reach {
+pub struct DialPolicy {
     /// Loopback, too.
     pub(crate) loopback: bool,
 }
 
-impl Reach {
+impl DialPolicy {
     /// Whether the address may be connected to.
     pub fn permits(self, address: IpAddr) -> bool {
         let address = embedded(address);
@@ -88,7 +88,7 @@ impl Reach {
     /// Connects to the first address of a host that answers.
     ///
     /// # Errors
-    /// As [`Reach::resolve`], and when none answers.
+    /// As [`DialPolicy::resolve`], and when none answers.
     pub async fn connect(self, host: &str, port: u16) -> io::Result<TcpStream> {
         let addresses = self.resolve(host, port).await?;
         TcpStream::connect(addresses.as_slice()).await
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn only_what_others_reach_too_is_reached() {
-        let permits = |loopback, text: &str| Reach { loopback }.permits(text.parse().unwrap());
+        let permits = |loopback, text: &str| DialPolicy { loopback }.permits(text.parse().unwrap());
         for text in NEVER {
             assert!(!permits(false, text) && !permits(true, text), "{text}");
         }
@@ -204,11 +204,14 @@ mod tests {
             "0x7f.1",
             "::ffff:127.0.0.1",
         ] {
-            let error = Reach::default().connect(host, 1).await.unwrap_err();
+            let error = DialPolicy::default().connect(host, 1).await.unwrap_err();
             let unknown = error.kind() != io::ErrorKind::ConnectionRefused;
             assert!(is_refusal(&error) || unknown, "{host}: {error}");
         }
-        let error = Reach::default().connect("localhost", 1).await.unwrap_err();
+        let error = DialPolicy::default()
+            .connect("localhost", 1)
+            .await
+            .unwrap_err();
         assert!(is_refusal(&error), "{error}");
     }
 }

@@ -1,6 +1,6 @@
 //! What speaks against a device for a request, looked at alone.
 
-use super::{Place, Search};
+use super::{DeviceIndex, Search};
 use crate::capacity::Shortfall;
 use crate::plan::Need;
 use crate::refusal::Cause;
@@ -10,7 +10,7 @@ impl Search<'_> {
     /// constraints between devices left out.
     pub(crate) fn cause(&self, claim: usize, need: &Need, place: usize) -> Option<Cause> {
         let (slice, device) = self.device(place);
-        let Place { pool, .. } = self.places[place];
+        let DeviceIndex { pool, .. } = self.places[place];
         if self.in_use(claim, need, place) {
             return Some(Cause::InUse);
         }

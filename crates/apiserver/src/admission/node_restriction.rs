@@ -25,7 +25,7 @@ const LEASES: &str = "kube-node-lease";
 
 pub(super) struct NodeRestriction;
 
-type Verdict = Result<(), String>;
+type RestrictionResult = Result<(), String>;
 
 impl Mutating for NodeRestriction {
     async fn admit(
@@ -149,7 +149,11 @@ fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn pod_status(node: &str, attributes: &Attributes<'_>, object: Option<&Value>) -> Verdict {
+fn pod_status(
+    node: &str,
+    attributes: &Attributes<'_>,
+    object: Option<&Value>,
+) -> RestrictionResult {
     let (Operation::Update, Some(new), Some(old)) = (attributes.operation, object, attributes.old)
     else {
         return Err(format!(
@@ -220,7 +224,11 @@ fn labels(object: &Value) -> Option<&Map<String, Value>> {
         .filter(|labels| !labels.is_empty())
 }
 
-fn claim_status(node: &str, attributes: &Attributes<'_>, object: Option<&Value>) -> Verdict {
+fn claim_status(
+    node: &str,
+    attributes: &Attributes<'_>,
+    object: Option<&Value>,
+) -> RestrictionResult {
     let (Operation::Update, Some(new), Some(old)) = (attributes.operation, object, attributes.old)
     else {
         return Err(format!(
@@ -258,7 +266,7 @@ fn named_as_node(node: &str, attributes: &Attributes<'_>, object: Option<&Value>
     }
 }
 
-fn lease(node: &str, attributes: &Attributes<'_>, object: Option<&Value>) -> Verdict {
+fn lease(node: &str, attributes: &Attributes<'_>, object: Option<&Value>) -> RestrictionResult {
     if attributes.namespace != LEASES {
         return Err(format!(
             "can only access leases in the {LEASES:?} system namespace"
@@ -270,7 +278,7 @@ fn lease(node: &str, attributes: &Attributes<'_>, object: Option<&Value>) -> Ver
     Err("can only access node lease with the same name as the requesting node".to_owned())
 }
 
-fn slice(node: &str, attributes: &Attributes<'_>, object: Option<&Value>) -> Verdict {
+fn slice(node: &str, attributes: &Attributes<'_>, object: Option<&Value>) -> RestrictionResult {
     let of = |slice: &Value| {
         ["/spec/nodeName", "/nodeName"]
             .iter()

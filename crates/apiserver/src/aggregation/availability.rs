@@ -21,16 +21,16 @@ const GUARD: Duration = Duration::from_secs(6);
 const LIMIT: usize = 8 << 20;
 
 /// The condition: status, reason, message.
-pub(super) type Verdict = (&'static str, &'static str, String);
+pub(super) type AvailabilityCondition = (&'static str, &'static str, String);
 
 /// Of an APIService without service.
-pub(super) fn local() -> Verdict {
+pub(super) fn local() -> AvailabilityCondition {
     let message = "Local APIServices are always available".to_owned();
     ("True", "Local", message)
 }
 
 /// Looks at the service, its endpoints and the backend's answer.
-pub(super) async fn check(server: &ApiServer, backend: &Backend) -> Verdict {
+pub(super) async fn check(server: &ApiServer, backend: &Backend) -> AvailabilityCondition {
     match prerequisites(server, backend).await {
         Ok(()) => {}
         Err(verdict) => return verdict,
@@ -69,7 +69,7 @@ async fn attempt(backend: &Backend, path: &str, url: &str) -> Result<(), String>
     }
 }
 
-async fn prerequisites(server: &ApiServer, backend: &Backend) -> Result<(), Verdict> {
+async fn prerequisites(server: &ApiServer, backend: &Backend) -> Result<(), AvailabilityCondition> {
     let (namespace, name) = (&backend.service.namespace, &backend.service.name);
     let found = server.object("", "services", namespace, name).await;
     let at = format!("service/{name} in {}", quote(namespace));

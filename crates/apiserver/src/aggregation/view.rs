@@ -50,7 +50,7 @@ impl PartialEq for RemoteVersion {
 
 /// All of them at one moment.
 #[derive(Debug, Default)]
-pub(crate) struct View {
+pub(crate) struct AggregationView {
     /// Counts changes.
     pub(crate) generation: u64,
     pub(crate) versions: Vec<RemoteVersion>,
@@ -59,7 +59,7 @@ pub(crate) struct View {
 /// Versions of this server's own groups have no priorities that matter beside each other.
 const LOCAL_VERSION: i64 = 15;
 
-impl View {
+impl AggregationView {
     /// The version of a group, if a backend answers it.
     pub(crate) fn find(&self, group: &str, version: &str) -> Option<&RemoteVersion> {
         self.versions

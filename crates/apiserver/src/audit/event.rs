@@ -6,7 +6,7 @@ use http::HeaderMap;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
-use super::policy::{Level, Stage, Verdict};
+use super::policy::{AuditDecision, Level, Stage};
 use crate::object;
 
 const USER_AGENT: usize = 1024;
@@ -27,7 +27,7 @@ pub(crate) struct Request<'a> {
 /// What is recorded of a request.
 #[derive(Debug)]
 pub(crate) struct Record {
-    verdict: Verdict,
+    verdict: AuditDecision,
     /// What does not change.
     base: Map<String, Value>,
     state: Mutex<State>,
@@ -44,7 +44,7 @@ struct State {
 }
 
 impl Record {
-    pub(super) fn new(verdict: Verdict, request: &Request<'_>) -> Self {
+    pub(super) fn new(verdict: AuditDecision, request: &Request<'_>) -> Self {
         let info = request.info;
         let mut base = Map::new();
         let mut put = |key: &str, value: Value| base.insert(key.to_owned(), value);

@@ -124,7 +124,7 @@ struct GroupResources {
 
 /// What the policy says about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct AuditDecision {
     pub(super) level: Level,
     pub(super) omit_stages: Vec<Stage>,
     pub(super) omit_managed_fields: bool,
@@ -168,7 +168,7 @@ impl Policy {
         Self::parse(&text)
     }
 
-    pub(super) fn judge(&self, user: &UserInfo, info: &RequestInfo) -> Verdict {
+    pub(super) fn judge(&self, user: &UserInfo, info: &RequestInfo) -> AuditDecision {
         let found = self.rules.iter().find(|rule| rule.matches(user, info));
         let mut omit_stages = self.omit_stages.clone();
         omit_stages.extend(
@@ -176,7 +176,7 @@ impl Policy {
                 .iter()
                 .flat_map(|rule| rule.omit_stages.iter().copied()),
         );
-        Verdict {
+        AuditDecision {
             level: found.map_or(Level::None, |rule| rule.level),
             omit_stages,
             omit_managed_fields: found

@@ -65,7 +65,7 @@ impl Refusal {
 
 /// A request that has a place in a level.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SeatedRequest {
     pub(crate) level: String,
     pub(crate) id: u64,
     queue: Option<usize>,
@@ -76,8 +76,8 @@ pub(crate) struct Place {
 /// What became of an arriving request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    Run(Place),
-    Wait(Place),
+    Run(SeatedRequest),
+    Wait(SeatedRequest),
     Refused(Refusal),
 }
 
@@ -190,7 +190,7 @@ pub(crate) struct Levels {
 
 impl Levels {
     /// Puts a configuration in force. Requests that run or wait keep their places.
-    pub(crate) fn configure(&mut self, specs: &[LevelSpec]) -> Vec<Place> {
+    pub(crate) fn configure(&mut self, specs: &[LevelSpec]) -> Vec<SeatedRequest> {
         for level in self.levels.values_mut() {
             level.leaving = true;
         }
@@ -235,7 +235,7 @@ impl Levels {
     pub(crate) fn arrive(&mut self, level: &str, flow: &str, hash: u64, width: usize) -> Arrival {
         let id = self.next;
         self.next += 1;
-        let mut place = Place {
+        let mut place = SeatedRequest {
             level: level.to_owned(),
             id,
             queue: None,
@@ -303,7 +303,7 @@ impl Levels {
     }
 
     /// A running request has ended. Answers the requests that may run now.
-    pub(crate) fn finish(&mut self, place: &Place) -> Vec<Place> {
+    pub(crate) fn finish(&mut self, place: &SeatedRequest) -> Vec<SeatedRequest> {
         if let Some(level) = self.levels.get_mut(&place.level) {
             level.executing = level.executing.saturating_sub(1);
             level.seats = level.seats.saturating_sub(place.width);
@@ -319,7 +319,7 @@ impl Levels {
     }
 
     /// A waiting request gives up; false when it waits no more, because it runs.
-    pub(crate) fn leave(&mut self, place: &Place, why: Refusal) -> bool {
+    pub(crate) fn leave(&mut self, place: &SeatedRequest, why: Refusal) -> bool {
         let Some(level) = self.levels.get_mut(&place.level) else {
             return false;
         };
@@ -369,7 +369,7 @@ impl Levels {
             })
     }
 
-    fn dispatch(&mut self) -> Vec<Place> {
+    fn dispatch(&mut self) -> Vec<SeatedRequest> {
         let mut started = Vec::new();
         while let Some(place) = self.dispatch_one() {
             started.push(place);
@@ -377,7 +377,7 @@ impl Levels {
         started
     }
 
-    fn dispatch_one(&mut self) -> Option<Place> {
+    fn dispatch_one(&mut self) -> Option<SeatedRequest> {
         let mut levels: Vec<(&Level, f64)> = self
             .levels
             .values()
@@ -398,7 +398,7 @@ impl Levels {
         let first = level.queues[index].waiting.pop_front()?;
         level.virtual_time = level.virtual_time.max(first.start);
         level.start(Some(index), width);
-        Some(Place {
+        Some(SeatedRequest {
             level: name,
             id: first.id,
             queue: Some(index),
@@ -432,7 +432,7 @@ mod tests {
         length: 4,
     };
 
-    fn run(arrival: Arrival) -> Place {
+    fn run(arrival: Arrival) -> SeatedRequest {
         match arrival {
             Arrival::Run(place) => place,
             other => panic!("{other:?}"),
@@ -505,7 +505,8 @@ mod tests {
     fn seats_are_lent_and_given_back() {
         let mut levels = Levels::default();
         levels.configure(&[level("a", 4, 2, 8, QUEUE), level("b", 4, 2, 8, QUEUE)]);
-        let mut a: Vec<Place> = (0..6).map(|i| run(levels.arrive("a", "f", i, 1))).collect();
+        let mut a: Vec<SeatedRequest> =
+            (0..6).map(|i| run(levels.arrive("a", "f", i, 1))).collect();
         // two of b's are never lent
         assert!(matches!(levels.arrive("a", "f", 7, 1), Arrival::Wait(_)));
         run(levels.arrive("b", "f", 1, 1));
@@ -547,8 +548,8 @@ mod tests {
                 level("c", 5, 0, 8, Response::Reject),
             ];
             levels.configure(&specs);
-            let mut running: Vec<Place> = Vec::new();
-            let mut waiting: Vec<Place> = Vec::new();
+            let mut running: Vec<SeatedRequest> = Vec::new();
+            let mut waiting: Vec<SeatedRequest> = Vec::new();
             for (which, hash, width, ends) in steps {
                 let started = if ends && !running.is_empty() {
                     let place = running.remove(hash as usize % running.len());

@@ -128,7 +128,7 @@ fn item(resource: &ResourceInfo, object: &Arc<CachedObject>) -> Result<Item, Sta
 }
 
 /// Objects of the storage version.
-pub(crate) struct Found {
+pub(crate) struct StoredPage {
     pub(crate) items: Vec<Arc<CachedObject>>,
     /// The same in the version that was asked for, if they had to be converted to be found.
     shown: Option<Vec<Item>>,
@@ -141,7 +141,7 @@ pub(crate) async fn find(
     context: &Context,
     resource: &ResourceInfo,
     query: &ListQuery,
-) -> Result<Found, Status> {
+) -> Result<StoredPage, Status> {
     let namespace = context
         .info
         .namespace
@@ -172,7 +172,7 @@ async fn candidates(
     resource: &ResourceInfo,
     query: &ListQuery,
     filter: &Filter,
-) -> Result<Found, Status> {
+) -> Result<StoredPage, Status> {
     let cache = resource.storage.cache();
     // who asks for one object gets it or nothing, but no further page
     let has_place = filter.namespace.is_some() || !resource.row.namespaced;
@@ -238,12 +238,12 @@ fn is_single(filter: &Filter) -> bool {
     filter.name.is_some()
 }
 
-fn whole(list: Snapshot) -> Found {
+fn whole(list: Snapshot) -> StoredPage {
     let meta = ListMeta {
         revision: list.revision,
         ..ListMeta::default()
     };
-    Found {
+    StoredPage {
         items: list.items,
         shown: None,
         meta,
@@ -255,7 +255,7 @@ async fn page(
     filter: &Filter,
     options: PageOptions,
     deadline: tokio::time::Instant,
-) -> Result<Found, Status> {
+) -> Result<StoredPage, Status> {
     let storage = &resource.storage;
     let start = options.start.clone();
     let page = match storage.cache().page(options, filter, deadline).await {
@@ -280,7 +280,7 @@ async fn page(
         continue_token: next.map(|key| next_token(page.revision, key)),
         remaining: remaining.map(|count| count as u64),
     };
-    Ok(Found {
+    Ok(StoredPage {
         items: page.items,
         shown: None,
         meta,

@@ -14,23 +14,23 @@ use crate::metrics::Metrics;
 #[derive(Debug)]
 pub(crate) struct InFlight {
     limits: FlowOptions,
-    held: Arc<Held>,
+    held: Arc<HeldPermit>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct HeldPermit {
     reads: AtomicUsize,
     writes: AtomicUsize,
 }
 
 /// A request's place; given back on drop.
 #[derive(Debug)]
-pub(crate) struct Place {
-    held: Arc<Held>,
+pub(crate) struct InFlightPermit {
+    held: Arc<HeldPermit>,
     reads: bool,
 }
 
-impl Drop for Place {
+impl Drop for InFlightPermit {
     fn drop(&mut self) {
         let count = if self.reads {
             &self.held.reads
@@ -69,7 +69,7 @@ impl InFlight {
         context: &Context,
         metrics: &Metrics,
         bounded: bool,
-    ) -> Result<Place, Status> {
+    ) -> Result<InFlightPermit, Status> {
         let exempt = !context.info.is_resource || context.user.in_group(MASTERS);
         let reads = context.info.is_read_only();
         let (count, limit) = if reads {
@@ -78,7 +78,7 @@ impl InFlight {
             (&self.held.writes, self.limits.max_writes)
         };
         let before = count.fetch_add(1, Ordering::Relaxed);
-        let place = Place {
+        let place = InFlightPermit {
             held: Arc::clone(&self.held),
             reads,
         };

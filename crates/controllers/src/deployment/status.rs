@@ -77,10 +77,10 @@ fn terminating(sets: &Sets) -> Option<i32> {
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
 /// Why a replica set cannot make or remove pods, as it says.
-fn replica_failure(set: &ReplicaSet) -> Option<Verdict> {
+fn replica_failure(set: &ReplicaSet) -> Option<RolloutProgress> {
     let conditions = set.status.as_ref()?.conditions.as_ref()?;
     let failure = conditions.iter().find(|c| c.type_ == REPLICA_FAILURE)?;
-    Some(Verdict {
+    Some(RolloutProgress {
         type_: REPLICA_FAILURE,
         status: failure.status.clone().into(),
         reason: failure.reason.clone().unwrap_or_default().into(),
@@ -89,7 +89,7 @@ fn replica_failure(set: &ReplicaSet) -> Option<Verdict> {
     })
 }
 
-struct Verdict {
+struct RolloutProgress {
     type_: &'static str,
     status: Cow<'static, str>,
     reason: Cow<'static, str>,
@@ -98,7 +98,7 @@ struct Verdict {
     moved: bool,
 }
 
-fn availability(spec: &DeploymentSpec, available: i32, desired: i32) -> Verdict {
+fn availability(spec: &DeploymentSpec, available: i32, desired: i32) -> RolloutProgress {
     let tolerated = desired - super::rollout::max_unavailable(Some(spec));
     let (status, reason, message) = if available >= tolerated {
         (
@@ -113,7 +113,7 @@ fn availability(spec: &DeploymentSpec, available: i32, desired: i32) -> Verdict 
             "Deployment does not have minimum availability.",
         )
     };
-    Verdict {
+    RolloutProgress {
         type_: "Available",
         status: status.into(),
         reason: reason.into(),
@@ -140,7 +140,7 @@ fn progress(
     status: &DeploymentStatus,
     sets: &Sets,
     now: Timestamp,
-) -> Option<Verdict> {
+) -> Option<RolloutProgress> {
     let spec = deployment.spec.as_ref()?;
     let deadline = deadline(spec)?;
     let known = before
@@ -152,7 +152,7 @@ fn progress(
         .as_ref()
         .and_then(|rs| rs.metadata.name.clone())
         .unwrap_or_default();
-    let verdict = |status: &'static str, reason: &'static str, message, moved| Verdict {
+    let verdict = |status: &'static str, reason: &'static str, message, moved| RolloutProgress {
         type_: "Progressing",
         status: status.into(),
         reason: reason.into(),
@@ -199,7 +199,11 @@ fn deadline(spec: &DeploymentSpec) -> Option<Duration> {
     (seconds != i32::MAX).then(|| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
 }
 
-fn set_condition(conditions: &mut Vec<DeploymentCondition>, verdict: Verdict, now: Timestamp) {
+fn set_condition(
+    conditions: &mut Vec<DeploymentCondition>,
+    verdict: RolloutProgress,
+    now: Timestamp,
+) {
     let known = conditions.iter().position(|c| c.type_ == verdict.type_);
     let before = known.map(|at| conditions.remove(at));
     let same_status = before.as_ref().is_some_and(|c| c.status == verdict.status);

@@ -25,52 +25,52 @@ pub(super) struct History {
 }
 
 /// A condition: its status, reason and message.
-pub(super) type Verdict = (bool, &'static str, &'static str);
+pub(super) type ScalingCondition = (bool, &'static str, &'static str);
 
 /// What may be done now, and the conditions AbleToScale and ScalingLimited.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Normalized {
     pub(super) replicas: i32,
-    pub(super) able: Verdict,
-    pub(super) limited: Verdict,
+    pub(super) able: ScalingCondition,
+    pub(super) limited: ScalingCondition,
 }
 
-const READY: Verdict = (
+const READY: ScalingCondition = (
     true,
     "ReadyForNewScale",
     "recommended size matches current size",
 );
-const DOWN_STABILIZED: Verdict = (
+const DOWN_STABILIZED: ScalingCondition = (
     true,
     "ScaleDownStabilized",
     "recent recommendations were higher than current one, applying the highest recent recommendation",
 );
-const UP_STABILIZED: Verdict = (
+const UP_STABILIZED: ScalingCondition = (
     true,
     "ScaleUpStabilized",
     "recent recommendations were lower than current one, applying the lowest recent recommendation",
 );
-const WITHIN: Verdict = (
+const WITHIN: ScalingCondition = (
     false,
     "DesiredWithinRange",
     "the desired count is within the acceptable range",
 );
-const TOO_FEW: Verdict = (
+const TOO_FEW: ScalingCondition = (
     true,
     "TooFewReplicas",
     "the desired replica count is less than the minimum replica count",
 );
-const TOO_MANY: Verdict = (
+const TOO_MANY: ScalingCondition = (
     true,
     "TooManyReplicas",
     "the desired replica count is more than the maximum replica count",
 );
-const UP_LIMIT: Verdict = (
+const UP_LIMIT: ScalingCondition = (
     true,
     "ScaleUpLimit",
     "the desired replica count is increasing faster than the maximum scale rate",
 );
-const DOWN_LIMIT: Verdict = (
+const DOWN_LIMIT: ScalingCondition = (
     true,
     "ScaleDownLimit",
     "the desired replica count is decreasing faster than the maximum scale rate",
@@ -184,7 +184,7 @@ impl History {
         current: i32,
         desired: i32,
         now: Instant,
-    ) -> (i32, Verdict) {
+    ) -> (i32, ScalingCondition) {
         let percent = |replicas: i32, value: i32, grows: bool| {
             let share = f64::from(replicas) * f64::from(value) / 100.0;
             match grows {
@@ -263,7 +263,11 @@ fn selection(rules: Option<&HPAScalingRules>) -> &str {
     policy.unwrap_or("Max")
 }
 
-fn without_rules(spec: &HorizontalPodAutoscalerSpec, current: i32, desired: i32) -> (i32, Verdict) {
+fn without_rules(
+    spec: &HorizontalPodAutoscalerSpec,
+    current: i32,
+    desired: i32,
+) -> (i32, ScalingCondition) {
     let growth = current.saturating_mul(GROWTH_FACTOR).max(GROWTH_LEAST);
     let (most, why) = match spec.max_replicas > growth {
         true => (growth, UP_LIMIT),

@@ -32,7 +32,7 @@ pub(super) struct Seen<'a> {
 
 /// What a metric asks for.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct MetricProposal {
     pub(super) replicas: i32,
     /// Names the metric in events.
     pub(super) name: String,
@@ -122,7 +122,7 @@ impl Autoscaler {
         &self,
         seen: &Seen<'_>,
         spec: &MetricSpec,
-    ) -> Result<Found, Failure> {
+    ) -> Result<MetricProposal, Failure> {
         let invalid = || Failure {
             reason: "InvalidMetricSourceType",
             message: format!("unknown metric source type {:?}", spec.type_),
@@ -156,7 +156,7 @@ impl Autoscaler {
                     target.ok_or_else(|| wrapped("the target has no averageValue".to_owned()))?;
                 let against = Against::Average { milli: target };
                 let proposal = seen.of_pods(&metrics, "", against).map_err(wrapped)?;
-                Ok(Found {
+                Ok(MetricProposal {
                     replicas: proposal.replicas,
                     name: format!("pods metric {name}"),
                     status: MetricStatus {
@@ -191,7 +191,7 @@ impl Autoscaler {
         name: &str,
         target: &MetricTarget,
         container: Option<&str>,
-    ) -> Result<Found, Failure> {
+    ) -> Result<MetricProposal, Failure> {
         let failed = failure(match container {
             None => "FailedGetResourceMetric",
             Some(_) => "FailedGetContainerResourceMetric",
@@ -252,7 +252,7 @@ impl Autoscaler {
                 ..MetricStatus::default()
             },
         };
-        Ok(Found {
+        Ok(MetricProposal {
             replicas: proposal.replicas,
             name: title,
             status,
@@ -286,13 +286,17 @@ impl Autoscaler {
         })
     }
 
-    async fn object(&self, seen: &Seen<'_>, source: &ObjectMetricSource) -> Result<Found, Failure> {
+    async fn object(
+        &self,
+        seen: &Seen<'_>,
+        source: &ObjectMetricSource,
+    ) -> Result<MetricProposal, Failure> {
         let failed = failure("FailedGetObjectMetric");
         let wrapped = |error| failed(format!("failed to get object metric value: {error}"));
         let value = self.described(seen, source).await.map_err(wrapped)?;
         let (replicas, current) = compared(seen, value, &source.target).map_err(wrapped)?;
         let kind = &source.described_object.kind;
-        Ok(Found {
+        Ok(MetricProposal {
             replicas,
             name: format!("{kind} metric {}", source.metric.name),
             status: MetricStatus {
@@ -311,7 +315,7 @@ impl Autoscaler {
         &self,
         seen: &Seen<'_>,
         source: &ExternalMetricSource,
-    ) -> Result<Found, Failure> {
+    ) -> Result<MetricProposal, Failure> {
         let failed = failure("FailedGetExternalMetric");
         let name = &source.metric.name;
         let labels = selector(source.metric.selector.as_ref()).map_err(&failed)?;
@@ -329,7 +333,7 @@ impl Autoscaler {
         };
         let value = value.map_err(unable).map_err(wrapped)?;
         let (replicas, current) = compared(seen, value, &source.target).map_err(wrapped)?;
-        Ok(Found {
+        Ok(MetricProposal {
             replicas,
             name: format!("external metric {name}({labels})"),
             status: MetricStatus {

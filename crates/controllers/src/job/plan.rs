@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use view::View;
+use view::JobView;
 
 /// How many pods are counted in one go: their uids stand in the job's status, which must not grow without bound.
 const MAX_UNCOUNTED: usize = 500;
@@ -111,7 +111,7 @@ pub(super) fn plan(job: &Job, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
     }
     let tracked = pods.iter().filter(|pod| is_tracked(pod));
     count_released(&mut status, &tracked.filter_map(|p| uid(p)).collect());
-    let view = View::new(&spec, &status, pods, now);
+    let view = JobView::new(&spec, &status, pods, now);
     let mut plan = Plan {
         end: view.end(&status),
         ..Plan::default()

@@ -19,7 +19,7 @@ pub(super) use claim::plan_claim;
 pub(super) use volume::{Referenced, plan_volume};
 
 /// What a plan looks up besides the object itself.
-pub(super) trait View {
+pub(super) trait VolumeView {
     /// The volume of this name.
     fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>>;
     /// The volumes that are kept for the claim, and those of its class that nobody has.

@@ -8,8 +8,8 @@ use clap::Parser as _;
 use davit_api::features::Features;
 use davit_apiserver::KubeletAuthority;
 use davit_lab::check::{
-    self, Api, ClusterOptions, DriverOptions, MonitorOptions, Parameters, Place, PluginOptions,
-    Process, Report, Subject, Target,
+    self, Api, ClusterOptions, DriverOptions, KubeletDirectory, MonitorOptions, Parameters,
+    PluginOptions, Process, Report, Subject, Target,
 };
 use davit_lab::span::Span;
 use std::path::{Path, PathBuf};
@@ -219,7 +219,7 @@ async fn dra_driver(args: DraDriver) -> Result<()> {
 
 /// An API server that ends with the check, beside the agent's directory.
 async fn own_server(
-    place: &Place,
+    place: &KubeletDirectory,
     tasks: &mut JoinSet<Result<()>>,
     stop: CancellationToken,
 ) -> Result<RunningServer> {
@@ -254,7 +254,7 @@ async fn podresources_client(args: PodresourcesClient) -> Result<()> {
 }
 
 impl Program {
-    fn subject(&self) -> Result<(Process, Place, Option<Scratch>)> {
+    fn subject(&self) -> Result<(Process, KubeletDirectory, Option<Scratch>)> {
         ensure!(
             !self.command.is_empty(),
             "what is to be checked? give a command after --, as in: davit lab check … -- my-program --flag"
@@ -287,7 +287,8 @@ impl Program {
             output: self.show_output,
             names: Vec::new(),
         };
-        let place = Place::new(&dir).with_context(|| format!("directory {}", dir.display()))?;
+        let place =
+            KubeletDirectory::new(&dir).with_context(|| format!("directory {}", dir.display()))?;
         Ok((process, place, scratch))
     }
 }

@@ -17,7 +17,7 @@ const SWEEP: Duration = Duration::from_millis(100);
 
 /// What a client holds for some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Held {
+pub(super) enum ClientHold {
     Connection,
     Forward,
 }
@@ -44,10 +44,10 @@ impl Client {
         self.used <= now && self.connections == 0 && self.forwards == 0
     }
 
-    fn count(&mut self, held: Held) -> &mut usize {
+    fn count(&mut self, held: ClientHold) -> &mut usize {
         match held {
-            Held::Connection => &mut self.connections,
-            Held::Forward => &mut self.forwards,
+            ClientHold::Connection => &mut self.connections,
+            ClientHold::Forward => &mut self.forwards,
         }
     }
 }
@@ -97,12 +97,12 @@ impl Clients {
     pub(super) fn claim(
         self: &Arc<Self>,
         address: IpAddr,
-        held: Held,
+        held: ClientHold,
         now: Instant,
     ) -> Option<Claim> {
         let most = match held {
-            Held::Connection => self.limits.connections_per_client,
-            Held::Forward => self.limits.forwards_per_client,
+            ClientHold::Connection => self.limits.connections_per_client,
+            ClientHold::Forward => self.limits.forwards_per_client,
         };
         let mut table = self.table.lock();
         let (client, key) = table.client(address, self.limits.clients, now);
@@ -149,7 +149,7 @@ impl Table {
 pub(super) struct Claim {
     clients: Arc<Clients>,
     key: Option<IpAddr>,
-    held: Held,
+    held: ClientHold,
 }
 
 impl Drop for Claim {
@@ -223,7 +223,7 @@ mod tests {
             ..Limits::default()
         };
         let clients = clients(limits, now);
-        let claim = |number| clients.claim(address(number), Held::Connection, now);
+        let claim = |number| clients.claim(address(number), ClientHold::Connection, now);
         let first = claim(1).unwrap();
         let second = claim(1).unwrap();
         assert!(claim(1).is_none());

@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
 use super::Service;
-use super::clients::Held;
+use super::clients::ClientHold;
 use crate::message::{Forward, MAX_REQUEST, Outcome, Reply, Transport};
 
 /// The pause after a connection cannot be accepted, mostly for want of descriptors.
@@ -45,7 +45,7 @@ fn accept(service: &Arc<Service>, stream: TcpStream, client: SocketAddr) {
     };
     let Some(claim) = service
         .clients
-        .claim(client.ip(), Held::Connection, Instant::now())
+        .claim(client.ip(), ClientHold::Connection, Instant::now())
     else {
         return;
     };
@@ -128,7 +128,9 @@ async fn ask(
     started: Instant,
 ) -> Reply {
     let permit = service.forwards.clone().try_acquire_owned();
-    let claim = service.clients.claim(client.ip(), Held::Forward, started);
+    let claim = service
+        .clients
+        .claim(client.ip(), ClientHold::Forward, started);
     if permit.is_err() || claim.is_none() {
         return forward.fail();
     }

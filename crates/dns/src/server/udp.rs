@@ -9,7 +9,7 @@ use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
 use super::Service;
-use super::clients::Held;
+use super::clients::ClientHold;
 use crate::message::{Forward, MAX_REQUEST, Outcome, Reply, Transport};
 
 /// How long an answer may wait for room in the socket's buffer.
@@ -66,7 +66,9 @@ fn start(
     started: Instant,
 ) -> Option<Reply> {
     let permit = service.forwards.clone().try_acquire_owned();
-    let claim = service.clients.claim(client.ip(), Held::Forward, started);
+    let claim = service
+        .clients
+        .claim(client.ip(), ClientHold::Forward, started);
     let (Ok(permit), Some(claim)) = (permit, claim) else {
         return Some(forward.fail());
     };

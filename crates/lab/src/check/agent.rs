@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::subject::Place;
+use super::subject::KubeletDirectory;
 
 /// The agent's limit of dialling a plugin.
 const DIAL: Duration = Duration::from_secs(10);
@@ -79,7 +79,7 @@ pub(super) struct Agent {
 
 #[derive(Clone)]
 struct Desk {
-    place: Place,
+    place: KubeletDirectory,
     slow: Duration,
     refuse: Arc<Mutex<usize>>,
     seen: mpsc::Sender<Registered>,
@@ -87,7 +87,7 @@ struct Desk {
 
 impl Agent {
     /// Starts as the kubelet does: sockets in the plugins' folder go, then its own is made.
-    pub(super) fn start(place: &Place, manner: &Manner) -> Result<Self, unix::Error> {
+    pub(super) fn start(place: &KubeletDirectory, manner: &Manner) -> Result<Self, unix::Error> {
         unix::remove_stale_sockets(&place.device_plugins())?;
         let listener = Listener::bind(place.device_plugins().join(pb::REGISTRATION_SOCKET))?;
         let (seen, registrations) = mpsc::channel(WAITING);

@@ -21,7 +21,7 @@ mod table;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::report::{Check, Report, Verdict};
+use super::report::{Check, CheckResult, Report};
 use facts::Facts;
 pub use table::CLUSTER_CHECKS;
 
@@ -81,7 +81,7 @@ type Judged = Result<Finding, String>;
 /// What came of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Finding {
-    verdict: Verdict,
+    verdict: CheckResult,
     seen: String,
     objects: Vec<String>,
 }
@@ -89,13 +89,13 @@ struct Finding {
 impl Finding {
     fn pass(seen: impl Into<String>) -> Self {
         Self {
-            verdict: Verdict::Pass,
+            verdict: CheckResult::Pass,
             seen: seen.into(),
             objects: Vec::new(),
         }
     }
 
-    fn of(verdict: Verdict, seen: impl Into<String>, objects: Vec<String>) -> Self {
+    fn of(verdict: CheckResult, seen: impl Into<String>, objects: Vec<String>) -> Self {
         Self {
             verdict,
             seen: seen.into(),
@@ -112,9 +112,13 @@ impl Finding {
         good: &str,
     ) -> Self {
         if !bad.is_empty() {
-            Self::of(Verdict::Fail, format!("{} {why_bad}", bad.len()), bad)
+            Self::of(CheckResult::Fail, format!("{} {why_bad}", bad.len()), bad)
         } else if !doubtful.is_empty() {
-            Self::of(Verdict::Warn, format!("{} {why}", doubtful.len()), doubtful)
+            Self::of(
+                CheckResult::Warn,
+                format!("{} {why}", doubtful.len()),
+                doubtful,
+            )
         } else {
             Self::pass(good)
         }
@@ -135,7 +139,7 @@ fn report(subject: String, facts: &Facts) -> Report {
     let checks = CLUSTER_CHECKS.iter().map(|check| {
         let (verdict, seen, objects) = match check.judge.on(facts) {
             Ok(finding) => (finding.verdict, finding.seen, finding.objects),
-            Err(why) => (Verdict::Skip, why, Vec::new()),
+            Err(why) => (CheckResult::Skip, why, Vec::new()),
         };
         Check {
             id: check.id.to_owned(),

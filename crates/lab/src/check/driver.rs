@@ -16,9 +16,9 @@ use serde_json::Value;
 use self::answers::Device;
 use self::cluster::Cluster;
 pub use self::parameters::{Invalid, Parameters, ParametersError, Valid};
-use self::plugin::{Driver, Found, Registry};
+use self::plugin::{Driver, PluginSocket, Registry};
 use super::report::{Expectation, Recorder, Report};
-use super::subject::{Life, Place, Process, Subject as _};
+use super::subject::{KubeletDirectory, Life, Process, Subject as _};
 
 const fn check(id: &'static str, expected: &'static str) -> Expectation {
     Expectation { id, expected }
@@ -213,7 +213,7 @@ pub struct Api {
 /// The cluster cannot be used; what the driver does wrong is in the report.
 pub async fn dra_driver(
     process: &Process,
-    place: &Place,
+    place: &KubeletDirectory,
     api: Api,
     options: &DriverOptions,
 ) -> Result<Report, String> {
@@ -247,7 +247,7 @@ pub async fn dra_driver(
 struct Run<'a> {
     options: &'a DriverOptions,
     process: Process,
-    place: &'a Place,
+    place: &'a KubeletDirectory,
     node: String,
     cluster: Cluster,
     registry: Registry,
@@ -260,7 +260,7 @@ struct Run<'a> {
 /// A driver that was met.
 struct Met {
     driver: Driver,
-    found: Found,
+    found: PluginSocket,
     slices: Vec<Value>,
     devices: Vec<Device>,
 }
@@ -307,7 +307,7 @@ impl Run<'_> {
         Some(name)
     }
 
-    async fn next(&mut self, life: &mut dyn Life, limit: Duration) -> Option<Found> {
+    async fn next(&mut self, life: &mut dyn Life, limit: Duration) -> Option<PluginSocket> {
         let (registry, odd) = (&mut self.registry, &mut self.odd);
         registry.next(self.place, life, limit, odd).await
     }
@@ -325,7 +325,7 @@ impl Run<'_> {
     }
 
     /// Looks at registration and slices; `None` when there is nothing to go on with.
-    async fn met(&mut self, found: Found) -> Option<Met> {
+    async fn met(&mut self, found: PluginSocket) -> Option<Met> {
         let report = &mut self.report;
         report.pass("register", found.socket.display().to_string());
         report.verdict("register-name", driver_name(&found.name));
@@ -396,7 +396,7 @@ fn versions(versions: &[String]) -> Result<String, String> {
     Err(format!("only {shown:?}"))
 }
 
-fn endpoint(found: &Found) -> Result<String, String> {
+fn endpoint(found: &PluginSocket) -> Result<String, String> {
     const LONGEST: usize = 107;
     let (path, shown) = (&found.endpoint, found.endpoint.display());
     if !path.is_absolute() {

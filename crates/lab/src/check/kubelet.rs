@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::subject::Place;
+use super::subject::KubeletDirectory;
 
 /// How calls are answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Kubelet {
     }
 
     /// Starts serving, as an agent that has just started.
-    pub(super) fn start(&mut self, place: &Place) -> Result<(), unix::Error> {
+    pub(super) fn start(&mut self, place: &KubeletDirectory) -> Result<(), unix::Error> {
         let listener = Listener::bind_by_rename(place.pod_resources_socket())?;
         let new =
             PodResourcesListerServer::new(self.desk.clone()).max_encoding_message_size(MAX_MESSAGE);

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::kubelet::{Calls, Kubelet, Mood, full, many, pod};
 use super::report::{Expectation, Recorder, Report};
-use super::subject::{Ended, Life, Place, Subject};
+use super::subject::{Ended, KubeletDirectory, Life, Subject};
 
 const fn check(id: &'static str, expected: &'static str) -> Expectation {
     Expectation { id, expected }
@@ -84,7 +84,7 @@ const DIGEST: Duration = Duration::from_millis(300);
 /// The agent's own socket cannot be made; what the monitor does wrong is in the report.
 pub async fn podresources_client(
     subject: &dyn Subject,
-    place: &Place,
+    place: &KubeletDirectory,
     options: &MonitorOptions,
 ) -> Result<Report, unix::Error> {
     let mut run = Run {
@@ -116,7 +116,7 @@ struct Run<'a> {
     report: Recorder,
     kubelet: Kubelet,
     subject: &'a dyn Subject,
-    place: &'a Place,
+    place: &'a KubeletDirectory,
     /// A monitor that stays.
     life: Option<Box<dyn Life>>,
     /// It asks and ends; it is started anew for each check.

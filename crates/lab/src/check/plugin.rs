@@ -13,7 +13,7 @@ use davit_proto::unix;
 use super::agent::{self, Agent, Client, Manner, Registered, Way};
 use super::report::{Expectation, Recorder, Report};
 use super::streams::{self, Lists};
-use super::subject::{Life, Place, Subject};
+use super::subject::{KubeletDirectory, Life, Subject};
 
 const fn check(id: &'static str, expected: &'static str) -> Expectation {
     Expectation { id, expected }
@@ -152,7 +152,7 @@ pub enum Target {
     /// A plugin that runs already, by its socket: what concerns registration is skipped.
     Socket(PathBuf),
     /// A program that is started, with the directory that stands for `/var/lib/kubelet`.
-    Program(Box<dyn Subject>, Place),
+    Program(Box<dyn Subject>, KubeletDirectory),
 }
 
 /// Checks a device plugin.
@@ -230,7 +230,11 @@ impl Run<'_> {
         self.serve(met).await;
     }
 
-    async fn program(&mut self, subject: &dyn Subject, place: &Place) -> Result<(), unix::Error> {
+    async fn program(
+        &mut self,
+        subject: &dyn Subject,
+        place: &KubeletDirectory,
+    ) -> Result<(), unix::Error> {
         let mut agent = Agent::start(place, &Manner::default())?;
         let mut life = match subject.start(place).await {
             Ok(life) => life,

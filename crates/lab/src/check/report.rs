@@ -16,7 +16,7 @@ pub struct Expectation {
 /// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum CheckResult {
     /// As expected.
     Pass,
     /// Not as expected.
@@ -27,7 +27,7 @@ pub enum Verdict {
     Skip,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for CheckResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Pass => "pass",
@@ -44,7 +44,7 @@ pub struct Check {
     /// Stable id.
     pub id: String,
     /// How it came out.
-    pub verdict: Verdict,
+    pub verdict: CheckResult,
     /// What was expected.
     pub expected: String,
     /// What was seen.
@@ -100,10 +100,10 @@ impl Report {
         let mut summary = Summary::default();
         for check in &checks {
             *match check.verdict {
-                Verdict::Pass => &mut summary.passed,
-                Verdict::Fail => &mut summary.failed,
-                Verdict::Warn => &mut summary.warned,
-                Verdict::Skip => &mut summary.skipped,
+                CheckResult::Pass => &mut summary.passed,
+                CheckResult::Fail => &mut summary.failed,
+                CheckResult::Warn => &mut summary.warned,
+                CheckResult::Skip => &mut summary.skipped,
             } += 1;
         }
         Self {
@@ -135,7 +135,7 @@ impl Report {
             let Check { id, verdict, .. } = check;
             let seen = on_a_line(&check.seen);
             out += &format!("{verdict}   {id:width$}   {seen}\n");
-            if matches!(verdict, Verdict::Fail | Verdict::Warn) {
+            if matches!(verdict, CheckResult::Fail | CheckResult::Warn) {
                 out += &format!("       {:width$}   expected: {}\n", "", check.expected);
             }
             for object in check.objects.iter().take(SHOWN) {
@@ -167,7 +167,7 @@ fn on_a_line(text: &str) -> String {
 /// Collects the checks of a table.
 pub(super) struct Recorder {
     table: &'static [Expectation],
-    made: Vec<Option<(Verdict, String)>>,
+    made: Vec<Option<(CheckResult, String)>>,
 }
 
 impl Recorder {
@@ -178,26 +178,26 @@ impl Recorder {
         }
     }
 
-    fn record(&mut self, id: &str, verdict: Verdict, seen: String) {
+    fn record(&mut self, id: &str, verdict: CheckResult, seen: String) {
         let at = self.table.iter().position(|e| e.id == id);
         let at = at.expect("every id that is recorded is in the table");
         let made = &mut self.made[at];
         // What has failed once stays so.
-        if !matches!(made, Some((Verdict::Fail, _))) {
+        if !matches!(made, Some((CheckResult::Fail, _))) {
             *made = Some((verdict, seen));
         }
     }
 
     pub(super) fn pass(&mut self, id: &str, seen: impl Into<String>) {
-        self.record(id, Verdict::Pass, seen.into());
+        self.record(id, CheckResult::Pass, seen.into());
     }
 
     pub(super) fn fail(&mut self, id: &str, seen: impl Into<String>) {
-        self.record(id, Verdict::Fail, seen.into());
+        self.record(id, CheckResult::Fail, seen.into());
     }
 
     pub(super) fn skip(&mut self, id: &str, why: impl Into<String>) {
-        self.record(id, Verdict::Skip, why.into());
+        self.record(id, CheckResult::Skip, why.into());
     }
 
     /// `Ok` passes, `Err` fails, each with what was seen. Returns whether it passed.
@@ -218,7 +218,8 @@ impl Recorder {
     ) -> Report {
         let made = self.table.iter().zip(self.made);
         let checks = made.map(|(expectation, made)| {
-            let (verdict, seen) = made.unwrap_or_else(|| (Verdict::Skip, "not reached".to_owned()));
+            let (verdict, seen) =
+                made.unwrap_or_else(|| (CheckResult::Skip, "not reached".to_owned()));
             Check {
                 id: expectation.id.to_owned(),
                 verdict,

@@ -16,11 +16,11 @@ use tokio::task::JoinSet;
 
 /// The directory that stands for `/var/lib/kubelet`.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct KubeletDirectory {
     dir: PathBuf,
 }
 
-impl Place {
+impl KubeletDirectory {
     /// A place in this directory; makes the directories that an agent has.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ pub trait Subject: Send + Sync {
     ///
     /// # Errors
     /// Why it cannot be started.
-    async fn start(&self, place: &Place) -> Result<Box<dyn Life>, String>;
+    async fn start(&self, place: &KubeletDirectory) -> Result<Box<dyn Life>, String>;
 }
 
 /// A program that runs. Dropping it ends it at once.
@@ -119,7 +119,7 @@ pub struct Process {
 }
 
 impl Process {
-    fn arguments(&self, place: &Place) -> Vec<OsString> {
+    fn arguments(&self, place: &KubeletDirectory) -> Vec<OsString> {
         let text = |p: PathBuf| p.display().to_string();
         let paths = [
             ("{dir}", text(place.dir.clone())),
@@ -157,7 +157,7 @@ impl Subject for Process {
         self.command.join(" ")
     }
 
-    async fn start(&self, place: &Place) -> Result<Box<dyn Life>, String> {
+    async fn start(&self, place: &KubeletDirectory) -> Result<Box<dyn Life>, String> {
         let arguments = self.arguments(place);
         let program = arguments.first().ok_or("there is no command")?;
         let mut command = Command::new(program);
@@ -329,7 +329,7 @@ mod tests {
     #[tokio::test]
     async fn a_program_that_dies_has_last_words() {
         let dir = tempfile::tempdir().unwrap();
-        let place = Place::new(dir.path()).unwrap();
+        let place = KubeletDirectory::new(dir.path()).unwrap();
         let script =
             "for i in 1 2 3 4 5 6 7; do echo line $i; done; echo no such device >&2; exit 3";
         let process = Process {

@@ -51,7 +51,7 @@ pub enum Error {
 
 /// Where drivers run.
 #[derive(Clone)]
-pub struct Place {
+pub struct DriverPaths {
     /// Reads claims and writes slices.
     pub client: kube::Client,
     /// Name of the node.
@@ -68,7 +68,7 @@ pub struct Place {
 /// A driver that cannot be run.
 pub async fn serve(
     drivers: &[DriverFile],
-    place: &Place,
+    place: &DriverPaths,
     say: &Say,
     cancel: CancellationToken,
 ) -> Result<(), Error> {
@@ -87,7 +87,7 @@ pub async fn serve(
 
 struct Player {
     driver: DriverFile,
-    place: Place,
+    place: DriverPaths,
     shared: Arc<Shared>,
     voice: Voice,
     publishing: Publishing,
@@ -179,7 +179,7 @@ impl Stock {
 }
 
 impl Player {
-    fn new(driver: DriverFile, place: Place, say: Say) -> Result<Self, Error> {
+    fn new(driver: DriverFile, place: DriverPaths, say: Say) -> Result<Self, Error> {
         let described = driver.described();
         let present = described
             .iter()

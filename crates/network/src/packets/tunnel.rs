@@ -118,7 +118,7 @@ fn send(packet: &[u8]) {
     let _ = socket.send_to(packet, (FAR, PORT));
 }
 
-fn tunnels() -> Vec<davit_net::route::Found> {
+fn tunnels() -> Vec<davit_net::route::LinkFacts> {
     let mut links = Netlink::open().unwrap().links().unwrap();
     links.retain(|found| found.name.starts_with("davit."));
     links

@@ -181,9 +181,9 @@ async fn within<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result
     }
 }
 
-type Found = Vec<(PathBuf, Result<(String, Arc<Pod>), Error>)>;
+type PodFiles = Vec<(PathBuf, Result<(String, Arc<Pod>), Error>)>;
 
-fn read_dir(dir: &Path, node: &str) -> std::io::Result<Found> {
+fn read_dir(dir: &Path, node: &str) -> std::io::Result<PodFiles> {
     let mut out = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();

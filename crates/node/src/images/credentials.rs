@@ -12,7 +12,7 @@ mod exec;
 pub use config::{ConfigError, Provider, TokenAttributes, TokenCache, read};
 
 use super::keyring::{self, Credential, Source};
-use super::pulled::Place;
+use super::pulled::CredentialOrigin;
 use crate::objects::ObjectSource;
 use crate::pod::PodExt;
 use cache::Cache;
@@ -225,7 +225,7 @@ impl CredentialProviders {
         let uid = found.metadata.uid.unwrap_or_default();
         let mut key = format!("{}\0{name}\0{uid}\0{annotations:?}", pod.ns());
         let source = match wanted.cache_type {
-            TokenCache::ServiceAccount => Source::ServiceAccount(Place {
+            TokenCache::ServiceAccount => Source::ServiceAccount(CredentialOrigin {
                 uid,
                 namespace: pod.ns().to_owned(),
                 name: name.to_owned(),

@@ -1,6 +1,6 @@
 //! Registry credentials from a pod's pull secrets.
 
-use super::pulled::Place;
+use super::pulled::CredentialOrigin;
 use crate::objects::ObjectSource;
 use crate::pod::PodExt;
 use base64::Engine as _;
@@ -41,9 +41,9 @@ pub(super) struct Credential {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Source {
     /// A pull secret of the pod.
-    Secret(Place),
+    Secret(CredentialOrigin),
     /// A plugin, for the pod's service account.
-    ServiceAccount(Place),
+    ServiceAccount(CredentialOrigin),
     /// A plugin, for this very pod.
     Pod,
     /// A plugin, for every pod of the node.
@@ -85,7 +85,7 @@ impl Keyring {
 
     fn add(&mut self, secret: &Secret) {
         let metadata = secret.metadata.clone();
-        let place = Place {
+        let place = CredentialOrigin {
             uid: metadata.uid.unwrap_or_default(),
             namespace: metadata.namespace.unwrap_or_default(),
             name: metadata.name.unwrap_or_default(),

@@ -89,12 +89,12 @@ pub(super) struct Allowed {
     kubernetes_secrets: Vec<OfSecret>,
     /// Pods of these.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    kubernetes_service_accounts: Vec<Place>,
+    kubernetes_service_accounts: Vec<CredentialOrigin>,
 }
 
 /// An object that credentials came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(super) struct CredentialOrigin {
     pub(super) uid: String,
     pub(super) namespace: String,
     pub(super) name: String,
@@ -104,7 +104,7 @@ pub(super) struct Place {
 #[serde(rename_all = "camelCase")]
 struct OfSecret {
     #[serde(flatten)]
-    place: Place,
+    place: CredentialOrigin,
     credential_hash: String,
 }
 

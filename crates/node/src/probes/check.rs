@@ -2,7 +2,7 @@
 
 use super::grpc::grpc_check;
 use super::http::{HttpRequest, http_get};
-use crate::dial::{Reach, connect, port_number};
+use crate::dial::{PodEndpoint, connect, port_number};
 use davit_oci::runtime::{Error, Runtime};
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod, Probe};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Target {
     /// Its runtime ID.
     pub container_id: String,
     /// Where the pod is reached.
-    pub reach: Reach,
+    pub reach: PodEndpoint,
 }
 
 /// Makes one check within `timeout`.

@@ -25,7 +25,7 @@ const ENTRIES: usize = 10_000;
 const OPENING: Duration = Duration::from_secs(10);
 
 /// What there is at a path.
-enum Found {
+enum LogPath {
     File(std::fs::File),
     /// Names, those of directories with a slash.
     Directory(Vec<String>),
@@ -45,9 +45,9 @@ pub(super) async fn serve(ctx: &Context, path: &str) -> Response<Body> {
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
     };
     match found {
-        Ok(Found::File(file)) => contents(File::from_std(file)),
-        Ok(Found::Directory(_)) if !below.ends_with('/') => redirect(&format!("{path}/")),
-        Ok(Found::Directory(names)) => page(&names),
+        Ok(LogPath::File(file)) => contents(File::from_std(file)),
+        Ok(LogPath::Directory(_)) if !below.ends_with('/') => redirect(&format!("{path}/")),
+        Ok(LogPath::Directory(names)) => page(&names),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             text(StatusCode::NOT_FOUND, "404 page not found\n")
         }
@@ -59,10 +59,10 @@ pub(super) async fn serve(ctx: &Context, path: &str) -> Response<Body> {
     }
 }
 
-fn open(root: &Path, path: &Path) -> io::Result<Found> {
+fn open(root: &Path, path: &Path) -> io::Result<LogPath> {
     let root = Root::open(root, Links::Inside)?;
     match root.open_file(path) {
-        Ok(file) => return Ok(Found::File(file)),
+        Ok(file) => return Ok(LogPath::File(file)),
         Err(error) if error.is_not_found() => return Err(error.into()),
         // perhaps a directory
         Err(_) => {}
@@ -76,7 +76,7 @@ fn open(root: &Path, path: &Path) -> io::Result<Found> {
         })
         .collect();
     names.sort();
-    Ok(Found::Directory(names))
+    Ok(LogPath::Directory(names))
 }
 
 fn contents(file: File) -> Response<Body> {
@@ -140,12 +140,12 @@ mod tests {
         symlink("../secret", logs.join("up")).unwrap();
         symlink(dir.path().join("secret"), logs.join("absolute")).unwrap();
         symlink("syslog", logs.join("inside")).unwrap();
-        let file = |path: &str| matches!(open(&logs, Path::new(path)), Ok(Found::File(_)));
+        let file = |path: &str| matches!(open(&logs, Path::new(path)), Ok(LogPath::File(_)));
         assert!(file("syslog") && file("inside"));
         for path in ["up", "absolute", "../secret", "pods/../../secret", "none"] {
             assert!(open(&logs, Path::new(path)).is_err(), "{path}");
         }
-        let Ok(Found::Directory(listed)) = open(&logs, Path::new("")) else {
+        let Ok(LogPath::Directory(listed)) = open(&logs, Path::new("")) else {
             panic!("no directory");
         };
         assert_eq!(listed, ["absolute", "inside", "pods/", "syslog", "up"]);

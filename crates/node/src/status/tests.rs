@@ -65,7 +65,7 @@ fn runtime(containers: Vec<ContainerRecord>) -> PodRuntime {
 struct Case {
     waiting: BTreeMap<String, Waiting>,
     ready: Ready,
-    verdict: Option<Verdict>,
+    verdict: Option<NodeDecision>,
     ended: bool,
     ending: bool,
 }
@@ -291,7 +291,7 @@ fn init_containers_hold_the_pod() {
 #[test]
 fn refused_pods_have_no_containers() {
     let p = pod(json!({"containers": [{"name": "a"}]}));
-    let verdict = Verdict {
+    let verdict = NodeDecision {
         reason: "OutOfcpu".into(),
         message: "Pod was rejected: x".into(),
         disruption: false,

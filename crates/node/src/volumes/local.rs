@@ -22,7 +22,7 @@ pub(super) const PLUGIN: &str = "kubernetes.io~local-volume";
 const BELOW: &str = "plugins/kubernetes.io/local-volume";
 
 /// What is at a volume's path, held open: what was looked at is what is used.
-enum Found {
+enum LocalPath {
     Directory(OwnedFd),
     Device,
 }
@@ -112,13 +112,13 @@ async fn device(
 }
 
 /// The administrator may have put a link there.
-fn find(path: &str) -> Result<Found, Cause> {
+fn find(path: &str) -> Result<LocalPath, Cause> {
     let found = block::open(Path::new(path))?;
     let stat = rustix::fs::fstat(&found)
         .map_err(|e| io_error("cannot look at the volume's path")(e.into()))?;
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => Ok(Found::Directory(found)),
-        FileType::BlockDevice => Ok(Found::Device),
+        FileType::Directory => Ok(LocalPath::Directory(found)),
+        FileType::BlockDevice => Ok(LocalPath::Device),
         _ => Err(Cause::Claim(format!(
             "path {path:?} is neither a directory nor a block device"
         ))),
@@ -133,7 +133,7 @@ impl Volumes {
         source: &LocalVolumeSource,
     ) -> Result<OwnedFd, Cause> {
         let path = source.path.clone();
-        if let Found::Directory(directory) = blocking(move || find(&path)).await? {
+        if let LocalPath::Directory(directory) = blocking(move || find(&path)).await? {
             return Ok(directory);
         }
         let global = self.local_mount(name);

@@ -7,7 +7,7 @@ use crate::metrics::Reason;
 use crate::pod::PodExt;
 use crate::resources::{Amounts, amount};
 use crate::runtime_state::PodRuntime;
-use crate::status::{Verdict, Waiting};
+use crate::status::{NodeDecision, Waiting};
 use crate::{eviction, shutdown};
 use davit_containermanager::Rejection;
 use davit_containermanager::compute::REFUSAL_ANNOTATION;
@@ -178,7 +178,7 @@ impl Worker {
             .get_or_create(&Reason { reason: label })
             .inc();
         self.held = None;
-        self.verdict = Some(Verdict {
+        self.verdict = Some(NodeDecision {
             reason,
             message: format!("Pod was rejected: {message}"),
             disruption: false,

@@ -3,7 +3,7 @@
 use super::Worker;
 use crate::pod::PodExt;
 use crate::runtime_state::{PodRuntime, State};
-use crate::status::Verdict;
+use crate::status::NodeDecision;
 use davit_containermanager::devices::{HeldDevice, UnhealthyPolicy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub(super) enum Outcome {
     /// Containers were killed.
     Killed,
     /// The pod is over.
-    Over(Verdict),
+    Over(NodeDecision),
 }
 
 impl Worker {
@@ -67,7 +67,7 @@ impl Worker {
             self.ctx
                 .recorder
                 .warning(&self.pod.reference(), "UnhealthyDevice", &message);
-            return Outcome::Over(Verdict {
+            return Outcome::Over(NodeDecision {
                 reason: "UnhealthyDevice".to_owned(),
                 message,
                 disruption: true,

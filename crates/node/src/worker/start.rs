@@ -1,7 +1,7 @@
 //! Starting sandboxes and containers.
 
 use super::Worker;
-use crate::container_config::{self, Parts};
+use crate::container_config::{self, ContainerParts};
 use crate::hooks::run_hook;
 use crate::images::{ImageVolumes, Present};
 use crate::logs::{LogFile, remove_log};
@@ -223,7 +223,7 @@ impl Worker {
             tracing::warn!(pod = %pod.format(), %error, "services are not known, their variables are left out");
         }
         let facts = ctx.facts(pod, &sandbox.ips);
-        let parts = Parts {
+        let parts = ContainerParts {
             pod,
             role,
             container,

@@ -7,7 +7,7 @@ use crate::agent::csi_drivers;
 use crate::plan::{self, Kill, KillReason, Plan, Sandbox, Start};
 use crate::pod::PodExt;
 use crate::runtime_state::PodRuntime;
-use crate::status::{Verdict, Waiting};
+use crate::status::{NodeDecision, Waiting};
 use crate::volumes;
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
@@ -215,8 +215,8 @@ impl Worker {
         start.checked_add(SignedDuration::from_secs(seconds)).ok()
     }
 
-    fn past_deadline(&self) -> Option<Verdict> {
-        (self.deadline()? <= Timestamp::now()).then(|| Verdict {
+    fn past_deadline(&self) -> Option<NodeDecision> {
+        (self.deadline()? <= Timestamp::now()).then(|| NodeDecision {
             reason: "DeadlineExceeded".to_owned(),
             message: "Pod was active on the node longer than the specified deadline".to_owned(),
             disruption: false,

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What a container is made from.
-pub(super) struct Parts<'a> {
+pub(super) struct SpecParts<'a> {
     pub(super) record: &'a ContainerRecord,
     pub(super) config: &'a cri::ContainerConfig,
     pub(super) sandbox: &'a SandboxRecord,
@@ -228,7 +228,7 @@ fn host_devices(dir: &Path, depth: u8, devices: &mut Vec<Value>) {
     }
 }
 
-fn base_mounts(parts: &Parts<'_>, privileged: bool) -> Vec<Value> {
+fn base_mounts(parts: &SpecParts<'_>, privileged: bool) -> Vec<Value> {
     let access = if privileged { "rw" } else { "ro" };
     let bind = |target: &str, source: &Path, options: &[&str]| {
         let mut all = vec!["rbind", "rprivate"];
@@ -285,7 +285,7 @@ fn id_mappings(list: &[cri::IdMapping]) -> Value {
         .collect()
 }
 
-fn mounts(parts: &Parts<'_>, privileged: bool, users: Option<&Mapping>) -> Result<Vec<Value>> {
+fn mounts(parts: &SpecParts<'_>, privileged: bool, users: Option<&Mapping>) -> Result<Vec<Value>> {
     let mut own = Vec::new();
     for mount in &parts.config.mounts {
         let target = &mount.container_path;
@@ -351,7 +351,7 @@ fn mounts(parts: &Parts<'_>, privileged: bool, users: Option<&Mapping>) -> Resul
 }
 
 fn namespaces(
-    parts: &Parts<'_>,
+    parts: &SpecParts<'_>,
     context: &cri::LinuxContainerSecurityContext,
 ) -> Result<Vec<Value>> {
     let mut list = vec![json!({"type": "mount"}), json!({"type": "cgroup"})];
@@ -453,7 +453,7 @@ fn check_apparmor(context: &cri::LinuxContainerSecurityContext) -> Result<()> {
 
 /// How the container's users map to the host's, which is the pod's business.
 fn users_of(
-    parts: &Parts<'_>,
+    parts: &SpecParts<'_>,
     context: &cri::LinuxContainerSecurityContext,
 ) -> Result<Option<Mapping>> {
     let sandbox = &parts.sandbox.config.0;
@@ -472,7 +472,11 @@ fn users_of(
 }
 
 /// Puts the edits of the container's CDI devices in, of those in the field first.
-fn inject_devices(parts: &Parts<'_>, value: &mut Value, rules: &mut Vec<DeviceRule>) -> Result<()> {
+fn inject_devices(
+    parts: &SpecParts<'_>,
+    value: &mut Value,
+    rules: &mut Vec<DeviceRule>,
+) -> Result<()> {
     let config = parts.config;
     let mut names: Vec<String> = config.cdi_devices.iter().map(|d| d.name.clone()).collect();
     names.extend(crate::cdi::annotated(config.annotations.iter()));
@@ -488,7 +492,7 @@ fn inject_devices(parts: &Parts<'_>, value: &mut Value, rules: &mut Vec<DeviceRu
 }
 
 /// Builds everything the monitor needs to know about the process and its surroundings.
-pub(super) fn build(parts: &Parts<'_>) -> Result<Built> {
+pub(super) fn build(parts: &SpecParts<'_>) -> Result<Built> {
     let config = parts.config;
     let context = security(config);
     let privileged = context.privileged;

@@ -25,7 +25,7 @@ use crate::config::DynamicResourcesTimeouts;
 use crate::devices::Devices;
 pub(crate) use adopt::Adoption;
 use extended::Wanted;
-pub(crate) use held::{Held, held};
+pub(crate) use held::{HeldClaim, held};
 
 /// The plugin's name.
 pub(crate) const NAME: &str = "DynamicResources";
@@ -143,7 +143,7 @@ struct Planned {
 /// What the points of a cycle tell each other.
 #[derive(Default)]
 struct Notes {
-    found: BTreeMap<Arc<str>, Found>,
+    found: BTreeMap<Arc<str>, NodeWithDevices>,
     /// Allocated claims that ruled out a node.
     unavailable: BTreeSet<usize>,
     /// What Reserve has decided: by claim UID.
@@ -158,7 +158,7 @@ struct Notes {
 
 /// A node on which there are devices.
 #[derive(Clone)]
-struct Found {
+struct NodeWithDevices {
     planned: Arc<Planned>,
     /// For each request with alternatives the index of the one that is taken.
     chosen: Arc<[usize]>,

@@ -11,7 +11,7 @@ use davit_topology::pod::{ContainerAsk, asks};
 use davit_topology::published::NodeState;
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourcePool, ResourceSliceSpec};
 
-use super::dynamic_resources::{Held, held};
+use super::dynamic_resources::{HeldClaim, held};
 use crate::devices::Devices;
 use crate::framework::{
     Action, ClusterEvent, CycleState, EventResource, Filter, Plugin, Points, Status,
@@ -40,7 +40,7 @@ impl NodeResourceTopology {
     fn asks(
         &self,
         pod: &PodInfo,
-        held: &[Held],
+        held: &[HeldClaim],
         node: &str,
         state: &NodeState,
     ) -> Vec<ContainerAsk> {

@@ -273,10 +273,10 @@ fn check(queue: &Queue) {
     assert_eq!(counts.active, queue.active.len());
     assert_eq!(counts.backoff, queue.backoff.len());
     for (key, uid) in &queue.active {
-        assert_eq!(queue.entries[uid].place, Place::Active(*key));
+        assert_eq!(queue.entries[uid].place, QueueState::Active(*key));
     }
     for ((until, seq), uid) in &queue.backoff {
-        assert_eq!(queue.entries[uid].place, Place::Backoff(*until, *seq));
+        assert_eq!(queue.entries[uid].place, QueueState::Backoff(*until, *seq));
     }
 }
 

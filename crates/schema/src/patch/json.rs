@@ -210,8 +210,8 @@ fn replace(document: &mut Value, path: &str, value: &Value) -> Result<(), PatchE
         return Ok(());
     }
     match place(document, path).ok_or_else(|| missing("replace", path))? {
-        Place::Member(map, key) => drop(map.insert(key, value.clone())),
-        Place::Item(items, token) => {
+        PatchTarget::Member(map, key) => drop(map.insert(key, value.clone())),
+        PatchTarget::Item(items, token) => {
             let at = index(&token, items.len()).map_err(|_| {
                 PatchError::Unprocessable(format!(
                     "replace operation does not apply: doc is missing key: {path}: missing value"
@@ -234,8 +234,8 @@ fn test(document: &mut Value, path: &str, expected: &Value) -> Result<(), PatchE
             ))
         })?;
         match place {
-            Place::Member(map, key) => map.get(&key),
-            Place::Item(items, token) => {
+            PatchTarget::Member(map, key) => map.get(&key),
+            PatchTarget::Item(items, token) => {
                 let at = index(&token, items.len());
                 Some(&items[at.map_err(|why| failed("test for path", path, &why))?])
             }
@@ -281,13 +281,13 @@ fn unescape(token: &str) -> String {
 }
 
 /// Where the last part of a path leads, which need not be there.
-enum Place<'a> {
+enum PatchTarget<'a> {
     Member(&'a mut Map<String, Value>, String),
     Item(&'a mut Vec<Value>, String),
 }
 
 /// The place that a path names; nothing for the whole document, and where what it is to be in is missing.
-fn place<'a>(document: &'a mut Value, path: &str) -> Option<Place<'a>> {
+fn place<'a>(document: &'a mut Value, path: &str) -> Option<PatchTarget<'a>> {
     let (parent, token) = path.rsplit_once('/')?;
     let mut at = document;
     for token in parent.split('/').skip(1) {
@@ -301,8 +301,8 @@ fn place<'a>(document: &'a mut Value, path: &str) -> Option<Place<'a>> {
         };
     }
     match at {
-        Value::Object(map) => Some(Place::Member(map, unescape(token))),
-        Value::Array(items) => Some(Place::Item(items, token.to_owned())),
+        Value::Object(map) => Some(PatchTarget::Member(map, unescape(token))),
+        Value::Array(items) => Some(PatchTarget::Item(items, token.to_owned())),
         _ => None,
     }
 }
@@ -322,19 +322,19 @@ fn index(token: &str, len: usize) -> Result<usize, String> {
         })
 }
 
-fn get<'a>(place: &'a Place<'_>) -> Result<Option<&'a Value>, String> {
+fn get<'a>(place: &'a PatchTarget<'_>) -> Result<Option<&'a Value>, String> {
     match place {
-        Place::Member(map, key) => Ok(map.get(key)),
-        Place::Item(items, token) => Ok(items.get(index(token, items.len())?)),
+        PatchTarget::Member(map, key) => Ok(map.get(key)),
+        PatchTarget::Item(items, token) => Ok(items.get(index(token, items.len())?)),
     }
 }
 
-fn add(place: Place<'_>, value: Value, spent: &mut Spent) -> Result<(), String> {
+fn add(place: PatchTarget<'_>, value: Value, spent: &mut Spent) -> Result<(), String> {
     match place {
-        Place::Member(map, key) => drop(map.insert(key, value)),
-        Place::Item(items, token) if token == "-" => items.push(value),
+        PatchTarget::Member(map, key) => drop(map.insert(key, value)),
+        PatchTarget::Item(items, token) if token == "-" => items.push(value),
         // One past the end is a place to add at.
-        Place::Item(items, token) => {
+        PatchTarget::Item(items, token) => {
             let at = index(&token, items.len() + 1).map_err(|why| match token.parse::<i64>() {
                 Ok(_) => why,
                 Err(_) => format!("value was not a proper array index: '{token}': {why}"),
@@ -346,12 +346,12 @@ fn add(place: Place<'_>, value: Value, spent: &mut Spent) -> Result<(), String> 
     Ok(())
 }
 
-fn remove(place: Place<'_>, spent: &mut Spent) -> Result<Value, String> {
+fn remove(place: PatchTarget<'_>, spent: &mut Spent) -> Result<Value, String> {
     match place {
-        Place::Member(map, key) => map
+        PatchTarget::Member(map, key) => map
             .remove(&key)
             .ok_or_else(|| format!("Unable to remove nonexistent key: {key}: missing value")),
-        Place::Item(items, token) => {
+        PatchTarget::Item(items, token) => {
             let at = index(&token, items.len())?;
             spent.shift(items, at)?;
             Ok(items.remove(at))

@@ -69,7 +69,7 @@ pub fn check_schema(schema: &Value, path: &Path, options: SchemaCheck) -> ErrorL
             errors.extend(found);
         }
     }
-    let place = Place {
+    let place = SchemaPosition {
         forbidden_defaults: None,
         in_metadata: false,
         is_root: true,
@@ -148,14 +148,14 @@ fn below(path: &Path, mut error: FieldError) -> FieldError {
 
 /// Where a schema stands.
 #[derive(Clone, Copy)]
-struct Place {
+struct SchemaPosition {
     /// Why no defaults may stand here.
     forbidden_defaults: Option<&'static str>,
     in_metadata: bool,
     is_root: bool,
 }
 
-impl Place {
+impl SchemaPosition {
     fn inside(self) -> Self {
         Self {
             is_root: false,
@@ -164,7 +164,7 @@ impl Place {
     }
 }
 
-fn openapi(schema: &Value, path: &Path, place: &Place, errors: &mut ErrorList) {
+fn openapi(schema: &Value, path: &Path, place: &SchemaPosition, errors: &mut ErrorList) {
     let Some(map) = schema.as_object() else {
         return;
     };
@@ -198,7 +198,7 @@ fn is_set(map: &Map<String, Value>, key: &str) -> bool {
     map.get(key).is_some_and(|value| !value.is_null())
 }
 
-fn members(map: &Map<String, Value>, path: &Path, place: &Place, errors: &mut ErrorList) {
+fn members(map: &Map<String, Value>, path: &Path, place: &SchemaPosition, errors: &mut ErrorList) {
     const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
     let kind = text(map, "type");
     if !kind.is_empty() && !TYPES.contains(&kind) {
@@ -235,7 +235,7 @@ fn members(map: &Map<String, Value>, path: &Path, place: &Place, errors: &mut Er
     }
 }
 
-fn nested(map: &Map<String, Value>, path: &Path, place: &Place, errors: &mut ErrorList) {
+fn nested(map: &Map<String, Value>, path: &Path, place: &SchemaPosition, errors: &mut ErrorList) {
     let has_properties = map
         .get("properties")
         .and_then(Value::as_object)

@@ -20,7 +20,7 @@ use fjall::{
     CompressionType, Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode,
 };
 
-use super::journal::{self, Verdict};
+use super::journal::{self, JournalState};
 use super::life;
 use super::mvcc::{FIRST_REVISION, Mvcc, RecordId};
 use super::records::{FjallRecords, Records};
@@ -584,16 +584,16 @@ fn check_journal(path: &Path, closed: bool) -> Result<()> {
         return Ok(());
     };
     match journal::inspect(&journal).map_err(|error| io(action, &error))? {
-        Verdict::Sound => Ok(()),
-        Verdict::Torn { valid } if closed => Err(Error::Corrupt {
+        JournalState::Sound => Ok(()),
+        JournalState::Torn { valid } if closed => Err(Error::Corrupt {
             path: journal,
             detail: format!("byte {valid} is damaged, or one of those that follow"),
         }),
-        Verdict::Torn { valid } => {
+        JournalState::Torn { valid } => {
             tracing::info!(journal = %journal.display(), valid, "dropping a write cut short");
             journal::truncate(&journal, valid).map_err(|error| io(action, &error))
         }
-        Verdict::Damaged { at } => Err(Error::Corrupt {
+        JournalState::Damaged { at } => Err(Error::Corrupt {
             path: journal,
             detail: format!("byte {at} is damaged and acknowledged writes follow it"),
         }),

@@ -23,7 +23,7 @@ const MAGIC: [u8; 4] = *b"FJL\x03";
 
 /// The state of a journal.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum JournalState {
     /// Whole batches, then nothing but zeros.
     Sound,
     /// Whole batches up to byte `valid`, then one that was cut short.
@@ -63,7 +63,7 @@ pub(super) fn active(dir: &Path) -> io::Result<Option<PathBuf>> {
 }
 
 /// Reads a journal and tells in what state it is.
-pub(super) fn inspect(path: &Path) -> io::Result<Verdict> {
+pub(super) fn inspect(path: &Path) -> io::Result<JournalState> {
     let file = File::open(path)?;
     let mut reader = BufReader::with_capacity(64 << 10, file);
     let mut valid = 0;
@@ -75,12 +75,12 @@ pub(super) fn inspect(path: &Path) -> io::Result<Verdict> {
     }
     let rest = read_rest(reader.into_inner(), valid)?;
     if rest.is_empty() {
-        return Ok(Verdict::Sound);
+        return Ok(JournalState::Sound);
     }
     if holds_batch(&rest)? {
-        return Ok(Verdict::Damaged { at: valid });
+        return Ok(JournalState::Damaged { at: valid });
     }
-    Ok(Verdict::Torn { valid })
+    Ok(JournalState::Torn { valid })
 }
 
 /// Cuts a journal off.
@@ -253,7 +253,7 @@ mod tests {
         bytes
     }
 
-    fn verdict(bytes: &[u8]) -> Verdict {
+    fn verdict(bytes: &[u8]) -> JournalState {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("0.jnl");
         std::fs::write(&path, bytes).unwrap();
@@ -268,9 +268,9 @@ mod tests {
 
     #[test]
     fn whole_batches_are_sound() {
-        assert_eq!(verdict(b""), Verdict::Sound);
+        assert_eq!(verdict(b""), JournalState::Sound);
         let two = [batch(1, &[b"one"]), batch(2, &[b"two", b"three"])].concat();
-        assert_eq!(verdict(&two), Verdict::Sound);
+        assert_eq!(verdict(&two), JournalState::Sound);
     }
 
     #[test]
@@ -280,7 +280,11 @@ mod tests {
         let valid = first.len() as u64;
         for cut in 1..last.len() {
             let bytes = [&first[..], &last[..cut]].concat();
-            assert_eq!(verdict(&bytes), Verdict::Torn { valid }, "cut at {cut}");
+            assert_eq!(
+                verdict(&bytes),
+                JournalState::Torn { valid },
+                "cut at {cut}"
+            );
         }
         // Real holes are whole pages: longer than the start of a batch, which the
         // checksum does not cover.
@@ -292,7 +296,11 @@ mod tests {
                 continue;
             }
             let bytes = [&first[..], &broken[..]].concat();
-            assert_eq!(verdict(&bytes), Verdict::Torn { valid }, "hole at {hole}");
+            assert_eq!(
+                verdict(&bytes),
+                JournalState::Torn { valid },
+                "hole at {hole}"
+            );
         }
     }
 
@@ -305,7 +313,7 @@ mod tests {
             let bytes = [&first[..], &broken[..], &last[..]].concat();
             let verdict = verdict(&bytes);
             assert!(
-                matches!(verdict, Verdict::Damaged { .. }),
+                matches!(verdict, JournalState::Damaged { .. }),
                 "damage at {at}: {verdict:?}"
             );
         }

@@ -2,7 +2,7 @@
 //! earlier versions, and the log of changes in revision order.
 //!
 //! Values are held as long as their write is part of the history. Of what is older memory knows only which record of the
-//! log has it ([`Found::Record`]).
+//! log has it ([`StoredPair::Record`]).
 //!
 //! Pure data: no I/O, no locks, no clock.
 
@@ -53,14 +53,14 @@ impl Version {
 
 /// What memory has of a pair.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum StoredPair {
     /// All of it.
     Pair(KeyValue),
     /// Where its value is. The record stays until the pair is superseded and that is compacted.
     Record(RecordId),
 }
 
-impl Found {
+impl StoredPair {
     /// The pair, for which `read` gets the value of a record.
     pub(super) fn resolve(self, read: impl FnOnce(&RecordId) -> Result<Bytes>) -> Result<KeyValue> {
         match self {
@@ -171,12 +171,12 @@ impl Mvcc {
         Ok(())
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<Found> {
+    pub(super) fn get(&self, key: &str) -> Option<StoredPair> {
         let (key, slot) = self.keys.get_key_value(key)?;
         found(key, &slot.head)
     }
 
-    pub(super) fn get_at(&self, key: &str, revision: u64) -> Option<Found> {
+    pub(super) fn get_at(&self, key: &str, revision: u64) -> Option<StoredPair> {
         let (key, slot) = self.keys.get_key_value(key)?;
         found(key, slot.at(revision)?)
     }
@@ -408,16 +408,16 @@ impl Mvcc {
     }
 }
 
-fn found(key: &Arc<str>, version: &Version) -> Option<Found> {
+fn found(key: &Arc<str>, version: &Version) -> Option<StoredPair> {
     match &version.content {
         Content::Deleted => None,
-        Content::Held(value) => Some(Found::Pair(KeyValue {
+        Content::Held(value) => Some(StoredPair::Pair(KeyValue {
             key: Arc::clone(key),
             value: value.clone(),
             mod_revision: version.mod_revision,
             create_revision: version.create_revision,
         })),
-        Content::Recorded => Some(Found::Record(RecordId::of(key, version))),
+        Content::Recorded => Some(StoredPair::Record(RecordId::of(key, version))),
     }
 }
 
@@ -431,7 +431,7 @@ pub(super) struct Page {
     prefix: String,
     cursor: Cursor,
     limit: usize,
-    items: Vec<Found>,
+    items: Vec<StoredPair>,
     remaining: usize,
 }
 
@@ -451,7 +451,7 @@ impl Page {
         }
     }
 
-    fn push(&mut self, found: Found) {
+    fn push(&mut self, found: StoredPair) {
         if self.items.len() < self.limit {
             self.items.push(found);
         } else {
@@ -463,7 +463,7 @@ impl Page {
     pub(super) fn is_held(&self) -> bool {
         self.items
             .iter()
-            .all(|found| matches!(found, Found::Pair(_)))
+            .all(|found| matches!(found, StoredPair::Pair(_)))
     }
 
     /// The listing, for which `read` gets the values of records.
@@ -472,7 +472,7 @@ impl Page {
         revision: u64,
         mut read: impl FnMut(&RecordId) -> Result<Bytes>,
     ) -> Result<Listing> {
-        let resolve = |found: Found| found.resolve(&mut read);
+        let resolve = |found: StoredPair| found.resolve(&mut read);
         Ok(Listing {
             items: self.items.into_iter().map(resolve).collect::<Result<_>>()?,
             revision,

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tokio::task::JoinSet;
 
 use super::disk::{Disk, DiskError};
-use super::mvcc::{FIRST_REVISION, Found, Mvcc, RecordId};
+use super::mvcc::{FIRST_REVISION, Mvcc, RecordId, StoredPair};
 use super::records::Records;
 use super::{EmbeddedOptions, EmbeddedStore};
 use crate::{Change, Error, KeyValue, ListOptions, Store, WatchEvent, Write};
@@ -440,7 +440,7 @@ async fn values_older_than_the_history_are_on_the_disk_alone() {
     store.compact(store.revision() - 1).await.unwrap();
     let held = |store: &EmbeddedStore, key: &str| {
         let found = store.shared.state.read().get(key);
-        matches!(found, Some(Found::Pair(_)))
+        matches!(found, Some(StoredPair::Pair(_)))
     };
     assert!(!held(&store, "old") && held(&store, "young"));
     assert_eq!(store.get("old").await.unwrap(), old);
@@ -532,8 +532,8 @@ fn old_history_is_compactable_and_young_is_not() {
             key,
             current: Some(current),
             previous: state.get("k").map(|found| match found {
-                Found::Pair(pair) => pair,
-                Found::Record(id) => panic!("{id:?} is not held in memory"),
+                StoredPair::Pair(pair) => pair,
+                StoredPair::Record(id) => panic!("{id:?} is not held in memory"),
             }),
         };
         state.apply(Arc::new(change), start + Duration::from_secs(step));

@@ -23,7 +23,7 @@ pub fn check_rules(schema: &Value, old: Option<&Value>, path: &Path) -> ErrorLis
         costs: Vec::new(),
         lenient: old == Some(schema),
     };
-    let place = Place {
+    let place = RulePosition {
         cardinality: Some(1),
         uncorrelatable: None,
         is_resource: true,
@@ -52,7 +52,7 @@ struct Walk {
 
 /// Where a schema stands.
 #[derive(Clone)]
-struct Place {
+struct RulePosition {
     /// How many values of the schema an object can have; none when nothing bounds it.
     cardinality: Option<u64>,
     /// The place from which on old and new values cannot be told to be the same.
@@ -60,7 +60,7 @@ struct Place {
     is_resource: bool,
 }
 
-impl Place {
+impl RulePosition {
     fn many(&self, most: &Value) -> Option<u64> {
         Some(self.cardinality?.saturating_mul(most.as_u64()?))
     }
@@ -89,9 +89,9 @@ fn too_much(what: &str, cost: u64, limit: u64) -> String {
 }
 
 impl Walk {
-    fn node(&mut self, schema: &Value, path: &Path, place: &Place) {
+    fn node(&mut self, schema: &Value, path: &Path, place: &RulePosition) {
         if let Some(additional) = schema.get("additionalProperties").filter(|a| a.is_object()) {
-            let inner = Place {
+            let inner = RulePosition {
                 cardinality: place.many(&schema["maxProperties"]),
                 ..place.below(additional)
             };
@@ -105,7 +105,7 @@ impl Walk {
             self.node(property, &path.child("properties").key(name), &inner);
         }
         if let Some(items) = schema.get("items").filter(|items| items.is_object()) {
-            let mut inner = Place {
+            let mut inner = RulePosition {
                 cardinality: place.many(&schema["maxItems"]),
                 ..place.below(items)
             };
@@ -117,7 +117,7 @@ impl Walk {
         self.rules(schema, path, place);
     }
 
-    fn rules(&mut self, schema: &Value, path: &Path, place: &Place) {
+    fn rules(&mut self, schema: &Value, path: &Path, place: &RulePosition) {
         let Some(rules) = schema["x-kubernetes-validations"].as_array() else {
             return;
         };
@@ -133,7 +133,7 @@ impl Walk {
         }
     }
 
-    fn rule(&mut self, value: &Value, decl: &DeclType, path: &Path, place: &Place) {
+    fn rule(&mut self, value: &Value, decl: &DeclType, path: &Path, place: &RulePosition) {
         let rule = rule_of(value);
         let env = environment(decl, rule.optional_old_self == Some(true));
         let at = path.child("rule");

@@ -6,7 +6,7 @@ use davit_api::status::{Qualified, Status};
 use davit_client::subject::Subject;
 use serde_json::Value;
 
-use super::{MIRROR, Verdict, items, node_name, pod_of};
+use super::{MIRROR, RestrictionResult, items, node_name, pod_of};
 use crate::admission::{Attributes, Operation, forbidden};
 use crate::object;
 
@@ -16,7 +16,11 @@ const OF_NODES: [&str; 2] = [
 ];
 
 /// A node asks for certificates of nodes in its own name only.
-pub(super) fn of_node(node: &str, attributes: &Attributes<'_>, object: Option<&Value>) -> Verdict {
+pub(super) fn of_node(
+    node: &str,
+    attributes: &Attributes<'_>,
+    object: Option<&Value>,
+) -> RestrictionResult {
     let Some(request) = object.filter(|_| attributes.operation == Operation::Create) else {
         return Ok(());
     };

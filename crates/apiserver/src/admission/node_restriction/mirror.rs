@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::{MIRROR, Verdict, items, node_name};
+use super::{MIRROR, RestrictionResult, items, node_name};
 
 /// A pod that a node may make: a copy of a static pod, bound to and owned by the node, that leads
 /// to no other object.
-pub(super) fn check(node: &str, pod: &Value) -> Verdict {
+pub(super) fn check(node: &str, pod: &Value) -> RestrictionResult {
     let is_mirror = pod["metadata"]["annotations"].get(MIRROR).is_some();
     if !is_mirror {
         return Err(format!(

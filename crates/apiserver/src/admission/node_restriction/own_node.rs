@@ -4,14 +4,18 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::{Verdict, labels};
+use super::{RestrictionResult, labels};
 use crate::admission::{Attributes, Operation};
 use crate::object;
 
 const RESTRICTED: &str = "node-restriction.kubernetes.io";
 
 /// What a node does with Node objects.
-pub(super) fn check(node: &str, attributes: &Attributes<'_>, object: Option<&Value>) -> Verdict {
+pub(super) fn check(
+    node: &str,
+    attributes: &Attributes<'_>,
+    object: Option<&Value>,
+) -> RestrictionResult {
     let name = match attributes.name {
         "" => object.map(object::name).unwrap_or_default(),
         name => name,
@@ -38,7 +42,7 @@ const NOT_REGISTERED: [&str; 5] = [
     "/metadata/finalizers",
 ];
 
-fn created(node: &str, new: &Value) -> Verdict {
+fn created(node: &str, new: &Value) -> RestrictionResult {
     if let Some(field) = NOT_REGISTERED.iter().find(|field| !is_empty(new, field)) {
         let field = shown(field);
         return Err(format!("node {node:?} is not allowed to set {field}"));
@@ -55,7 +59,7 @@ fn created(node: &str, new: &Value) -> Verdict {
 
 /// Of its specification a node changes nothing once it is registered, save that it may tell where it runs if nobody has:
 /// a node that was cordoned or tainted stays so.
-fn updated(node: &str, new: &Value, old: &Value) -> Verdict {
+fn updated(node: &str, new: &Value, old: &Value) -> RestrictionResult {
     let changed = |field: &str| {
         let of = |object: &Value| object.pointer(field).filter(|v| !nothing(v)).cloned();
         of(new) != of(old)

@@ -3,12 +3,16 @@
 use davit_volume::local;
 use serde_json::Value;
 
-use super::{Verdict, word};
+use super::{RestrictionResult, word};
 use crate::admission::{Attributes, Operation};
 use crate::object;
 
 /// A node says what it has done for volumes with its label, and changes nothing else.
-pub(super) fn check(node: &str, attributes: &Attributes<'_>, object: Option<&Value>) -> Verdict {
+pub(super) fn check(
+    node: &str,
+    attributes: &Attributes<'_>,
+    object: Option<&Value>,
+) -> RestrictionResult {
     let (Operation::Update, Some(new), Some(old), "") = (
         attributes.operation,
         object,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The job's pods and what they amount to.
-pub(super) struct View<'a> {
+pub(super) struct JobView<'a> {
     spec: &'a JobSpec,
     pods: &'a [Arc<Pod>],
     now: Timestamp,
@@ -33,7 +33,7 @@ pub(super) struct View<'a> {
     replaced: BTreeMap<i32, &'a Arc<Pod>>,
 }
 
-impl<'a> View<'a> {
+impl<'a> JobView<'a> {
     pub(super) fn new(
         spec: &'a JobSpec,
         status: &JobStatus,

@@ -1,6 +1,6 @@
 //! The next step for a claim.
 
-use super::{Notice, Step, View, Write, claim_phase, in_phase, name_of};
+use super::{Notice, Step, VolumeView, Write, claim_phase, in_phase, name_of};
 use davit_api::quantity::Quantity;
 use davit_client::ObjectKey;
 use davit_volume::annotations::{
@@ -24,7 +24,7 @@ const NOTHING_TO_BIND: &str =
     "no persistent volumes available for this claim and no storage class is set";
 
 /// The next step that brings a claim to its volume.
-pub(in super::super) fn plan_claim(claim: &PersistentVolumeClaim, view: &dyn View) -> Step {
+pub(in super::super) fn plan_claim(claim: &PersistentVolumeClaim, view: &dyn VolumeView) -> Step {
     let completed = annotation(&claim.metadata, BIND_COMPLETED).is_some();
     match (completed, volume_name(claim)) {
         (true, None) => lost(claim, "ClaimLost", NO_REFERENCE),
@@ -35,7 +35,7 @@ pub(in super::super) fn plan_claim(claim: &PersistentVolumeClaim, view: &dyn Vie
 }
 
 /// The claim has been bound before: its link is repaired, or given up.
-fn once_bound(claim: &PersistentVolumeClaim, name: &str, view: &dyn View) -> Step {
+fn once_bound(claim: &PersistentVolumeClaim, name: &str, view: &dyn VolumeView) -> Step {
     let Some(volume) = view.volume(name) else {
         return lost(claim, "ClaimLost", NO_VOLUME);
     };
@@ -46,7 +46,7 @@ fn once_bound(claim: &PersistentVolumeClaim, name: &str, view: &dyn View) -> Ste
 }
 
 /// The user has said which volume it shall be.
-fn with_named_volume(claim: &PersistentVolumeClaim, name: &str, view: &dyn View) -> Step {
+fn with_named_volume(claim: &PersistentVolumeClaim, name: &str, view: &dyn VolumeView) -> Step {
     let pending = || Step::last(status(claim, "Pending", None));
     let Some(volume) = view.volume(name) else {
         return pending();
@@ -71,7 +71,7 @@ fn with_named_volume(claim: &PersistentVolumeClaim, name: &str, view: &dyn View)
     Step::fail(why).saying(notice)
 }
 
-fn any_volume(claim: &PersistentVolumeClaim, view: &dyn View) -> Step {
+fn any_volume(claim: &PersistentVolumeClaim, view: &dyn VolumeView) -> Step {
     let name = claim_class(claim);
     let class = name.filter(|name| !name.is_empty());
     let class = class.map(|name| (name, view.class(name)));
@@ -106,7 +106,7 @@ fn with_class(claim: &PersistentVolumeClaim, class: &str) -> Write {
     Write::Claim(Box::new(claim))
 }
 
-fn waits_for_pod(claim: &PersistentVolumeClaim, view: &dyn View) -> Notice {
+fn waits_for_pod(claim: &PersistentVolumeClaim, view: &dyn VolumeView) -> Notice {
     let (reason, text) = match &view.unscheduled_pods(claim)[..] {
         [] => (
             "WaitForFirstConsumer",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::facts::{Facts, named};
-use super::{Finding, Judged, Verdict};
+use super::{CheckResult, Finding, Judged};
 
 /// A program of the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,10 +37,10 @@ pub(super) enum Breach {
 }
 
 impl Breach {
-    pub(super) fn verdict(self) -> Verdict {
+    pub(super) fn verdict(self) -> CheckResult {
         match self {
-            Self::Fails => Verdict::Fail,
-            Self::Warns => Verdict::Warn,
+            Self::Fails => CheckResult::Fail,
+            Self::Warns => CheckResult::Warn,
         }
     }
 }

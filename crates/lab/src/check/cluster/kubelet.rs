@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::facts::Facts;
 use super::flags::Breach;
-use super::{Finding, Judged, Verdict};
+use super::{CheckResult, Finding, Judged};
 
 /// What a field of a configuration has to be, by its JSON pointer.
 #[derive(Debug, Clone, Copy)]
@@ -120,7 +120,7 @@ pub(super) fn open_port(facts: &Facts) -> Judged {
         .collect();
     if !open.is_empty() {
         let seen = format!("{} nodes have a readOnlyPort", open.len());
-        return Ok(Finding::of(Verdict::Fail, seen, open));
+        return Ok(Finding::of(CheckResult::Fail, seen, open));
     }
     let tried = &facts.tried;
     let served: Vec<String> = answering(&tried.kubelet_open_port);
@@ -129,7 +129,7 @@ pub(super) fn open_port(facts: &Facts) -> Judged {
             "{} nodes list their pods on port 10255, without TLS",
             served.len()
         );
-        return Ok(Finding::of(Verdict::Fail, seen, served));
+        return Ok(Finding::of(CheckResult::Fail, seen, served));
     }
     // A port that is closed says something only about a node that is within reach.
     let reached = tried.kubelet_port.values().filter(|a| a.is_some()).count();
@@ -158,7 +158,7 @@ fn served(answers: &BTreeMap<String, Option<u16>>, how: &str) -> Judged {
     let open = answering(answers);
     if !open.is_empty() {
         let seen = format!("{} nodes list their pods {how}", open.len());
-        return Ok(Finding::of(Verdict::Fail, seen, open));
+        return Ok(Finding::of(CheckResult::Fail, seen, open));
     }
     let refused = answers.values().filter(|a| a.is_some()).count();
     match (answers.len(), refused) {
@@ -173,8 +173,8 @@ fn served(answers: &BTreeMap<String, Option<u16>>, how: &str) -> Judged {
 /// The worse of two, where both tell.
 fn both(first: Judged, second: Judged) -> Judged {
     match (first, second) {
-        (Ok(first), Ok(second)) if second.verdict == Verdict::Pass => Ok(first),
-        (Ok(first), Ok(_)) if first.verdict == Verdict::Fail => Ok(first),
+        (Ok(first), Ok(second)) if second.verdict == CheckResult::Pass => Ok(first),
+        (Ok(first), Ok(_)) if first.verdict == CheckResult::Fail => Ok(first),
         (Ok(_), Ok(second)) => Ok(second),
         (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
         (Err(why), Err(_)) => Err(why),

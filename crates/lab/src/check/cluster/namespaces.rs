@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Facts, Seen, named};
 use super::probes::Control;
-use super::{Finding, Judged, Verdict};
+use super::{CheckResult, Finding, Judged};
 
 /// Pods that are not the cluster's own, by namespace.
 fn populated(facts: &Facts) -> Seen<BTreeSet<&str>> {
@@ -75,7 +75,7 @@ pub(super) fn boundaries(facts: &Facts) -> Judged {
     let inhabited = populated(facts)?;
     if inhabited.iter().any(|name| *name == "default") && inhabited.len() == 1 {
         let seen = "all pods are in the namespace default";
-        return Ok(Finding::of(Verdict::Warn, seen, Vec::new()));
+        return Ok(Finding::of(CheckResult::Warn, seen, Vec::new()));
     }
     match inhabited.len() {
         0 => Err("no pods but the cluster's own".to_owned()),

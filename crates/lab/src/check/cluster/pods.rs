@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{
 
 use super::facts::{Facts, named};
 use super::probes::Control;
-use super::{Finding, Judged, Verdict};
+use super::{CheckResult, Finding, Judged};
 
 /// What a pod does about a control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -168,7 +168,7 @@ fn control(facts: &Facts, control: Control) -> Judged {
         .tried
         .no_dry_run
         .as_deref()
-        .filter(|_| finding.verdict == Verdict::Pass)
+        .filter(|_| finding.verdict == CheckResult::Pass)
     {
         finding.seen = format!("no pod; what is admitted was not tried: {why}");
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef, Subject};
 
 use super::facts::{Facts, Seen};
-use super::{Finding, Judged, Verdict};
+use super::{CheckResult, Finding, Judged};
 
 /// A permission that only few should have.
 #[derive(Debug, Clone, Copy)]
@@ -190,8 +190,8 @@ pub(super) fn cluster_admin(facts: &Facts) -> Judged {
     })?;
     // An account of pods that rules everything is what the benchmark means, whoever uses it.
     let account = |line: &String| line.starts_with("ServiceAccount");
-    if finding.verdict == Verdict::Warn && finding.objects.iter().any(account) {
-        finding.verdict = Verdict::Fail;
+    if finding.verdict == CheckResult::Warn && finding.objects.iter().any(account) {
+        finding.verdict = CheckResult::Fail;
         finding.seen = "accounts of pods may do everything".to_owned();
     }
     Ok(finding)

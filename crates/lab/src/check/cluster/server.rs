@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::facts::{Attempt, Facts};
-use super::{Finding, Judged, Verdict};
+use super::{CheckResult, Finding, Judged};
 
 /// Paths that everybody may ask for.
 const PUBLIC: [&str; 4] = ["/healthz", "/livez", "/readyz", "/version"];
@@ -52,7 +52,7 @@ pub(super) fn not_always_allow(facts: &Facts) -> Judged {
     match body["status"]["allowed"].as_bool() {
         Some(true) => {
             let seen = "a user whom no role knows may read every Secret";
-            Ok(Finding::of(Verdict::Fail, seen, Vec::new()))
+            Ok(Finding::of(CheckResult::Fail, seen, Vec::new()))
         }
         Some(false) => Ok(Finding::pass(
             "a user whom no role knows may read no Secret",
@@ -68,7 +68,7 @@ pub(super) fn node_authorizer(facts: &Facts) -> Judged {
     match body["status"]["allowed"].as_bool() {
         Some(true) => {
             let seen = "a node may read Secrets that no pod of it uses";
-            Ok(Finding::of(Verdict::Fail, seen, Vec::new()))
+            Ok(Finding::of(CheckResult::Fail, seen, Vec::new()))
         }
         Some(false) if reason.contains("no relationship found") => Ok(Finding::pass(
             "a node may read the Secrets of its pods and no others",
@@ -94,7 +94,7 @@ pub(super) fn external_addresses(facts: &Facts) -> Judged {
         403 => Ok(Finding::pass("a Service with externalIPs is refused")),
         200..=299 => {
             let seen = "a Service with any externalIPs is admitted";
-            Ok(Finding::of(Verdict::Warn, seen, Vec::new()))
+            Ok(Finding::of(CheckResult::Warn, seen, Vec::new()))
         }
         _ => Err(unclear(code, body)),
     }
@@ -107,7 +107,7 @@ pub(super) fn always_pull(facts: &Facts) -> Judged {
         Some("Always") => Ok(Finding::pass("a pod was given imagePullPolicy Always")),
         Some(policy) => {
             let seen = format!("a pod keeps imagePullPolicy {policy}");
-            Ok(Finding::of(Verdict::Warn, seen, Vec::new()))
+            Ok(Finding::of(CheckResult::Warn, seen, Vec::new()))
         }
         None => Err(unclear(code, body)),
     }
@@ -122,7 +122,7 @@ pub(super) fn service_account(facts: &Facts) -> Judged {
         }
         (200..=299, _) => {
             let seen = "a pod was given no account";
-            Ok(Finding::of(Verdict::Fail, seen, Vec::new()))
+            Ok(Finding::of(CheckResult::Fail, seen, Vec::new()))
         }
         _ if message(body).contains("service account") => {
             Ok(Finding::pass("a pod whose account is not there is refused"))
@@ -137,7 +137,7 @@ pub(super) fn namespace_lifecycle(facts: &Facts) -> Judged {
     match code {
         200..=299 => {
             let seen = "a pod is admitted to a namespace that does not exist";
-            Ok(Finding::of(Verdict::Fail, seen, Vec::new()))
+            Ok(Finding::of(CheckResult::Fail, seen, Vec::new()))
         }
         404 => Ok(Finding::pass(
             "a pod in a namespace that does not exist is refused",
@@ -153,7 +153,7 @@ pub(super) fn node_restriction(facts: &Facts) -> Judged {
     match code {
         200..=299 => {
             let seen = "a node may make another node";
-            Ok(Finding::of(Verdict::Fail, seen, Vec::new()))
+            Ok(Finding::of(CheckResult::Fail, seen, Vec::new()))
         }
         // The admission plugin's words; without it the refusal is that of an authorizer.
         403 if text.contains("is not allowed to") || text.contains("can only") => {
@@ -169,7 +169,7 @@ pub(super) fn profiling(facts: &Facts) -> Judged {
     match code {
         200..=299 => {
             let seen = "/debug/pprof/ is served";
-            Ok(Finding::of(Verdict::Fail, seen, Vec::new()))
+            Ok(Finding::of(CheckResult::Fail, seen, Vec::new()))
         }
         404 => Ok(Finding::pass("/debug/pprof/ is not there")),
         _ => Err(unclear(code, body)),
@@ -185,6 +185,6 @@ pub(super) fn tls(facts: &Facts) -> Judged {
     } else {
         let seen =
             "the kubeconfig's server is reached without TLS, or its certificate is not verified";
-        Ok(Finding::of(Verdict::Fail, seen, Vec::new()))
+        Ok(Finding::of(CheckResult::Fail, seen, Vec::new()))
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::facts::{Attempt, Facts, Tried};
 use super::probes::Control;
 use super::{CLUSTER_CHECKS, report};
-use crate::check::{Check, Verdict};
+use crate::check::{Check, CheckResult};
 
 fn read<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
@@ -119,10 +119,10 @@ fn check(facts: &Facts, id: &str) -> Check {
     report("test".to_owned(), facts).check(id).unwrap().clone()
 }
 
-fn not_passed(facts: &Facts) -> Vec<(String, Verdict)> {
+fn not_passed(facts: &Facts) -> Vec<(String, CheckResult)> {
     let report = report("test".to_owned(), facts);
     let checks = report.checks.into_iter();
-    let bad = checks.filter(|c| matches!(c.verdict, Verdict::Fail | Verdict::Warn));
+    let bad = checks.filter(|c| matches!(c.verdict, CheckResult::Fail | CheckResult::Warn));
     bad.map(|c| (c.id, c.verdict)).collect()
 }
 
@@ -144,7 +144,7 @@ fn a_cluster_in_order_passes() {
     );
     // The control plane is not run as pods: what only flags tell does not apply, with the reason.
     let etcd = check(&facts, "2.2");
-    assert_eq!(etcd.verdict, Verdict::Skip);
+    assert_eq!(etcd.verdict, CheckResult::Skip);
     assert!(
         etcd.seen.contains("etcd is not run as a pod"),
         "{}",
@@ -159,7 +159,7 @@ fn what_was_not_answered_is_skipped_with_the_reason() {
     let found = check(&facts, "5.2.2");
     assert_eq!(
         (found.verdict, found.seen.as_str()),
-        (Verdict::Skip, "cannot list pods: forbidden")
+        (CheckResult::Skip, "cannot list pods: forbidden")
     );
 }
 
@@ -172,17 +172,17 @@ fn each_control_finds_the_pod_that_breaks_it() {
         let mut facts = quiet();
         facts.pods.as_mut().unwrap().push(read(offender.clone()));
         let found = check(&facts, &id);
-        assert_eq!(found.verdict, Verdict::Fail, "{id}: {found:?}");
+        assert_eq!(found.verdict, CheckResult::Fail, "{id}: {found:?}");
         assert_eq!(found.objects, ["pod app/davit-lab-check"]);
         // In a namespace of the cluster's own it is nothing.
         facts.exempt.insert("app".to_owned());
-        assert_eq!(check(&facts, &id).verdict, Verdict::Pass, "{id}");
+        assert_eq!(check(&facts, &id).verdict, CheckResult::Pass, "{id}");
         // A namespace that would admit it is for people to judge.
         let mut facts = quiet();
         let admits = Ok(BTreeMap::from([(control, true)]));
         facts.tried.admits.insert("app".to_owned(), admits);
         let found = check(&facts, &id);
-        assert_eq!(found.verdict, Verdict::Warn, "{id}");
+        assert_eq!(found.verdict, CheckResult::Warn, "{id}");
         assert_eq!(found.objects, ["namespace app admits it"]);
     }
 }
@@ -213,7 +213,7 @@ fn other_faults_of_pods_are_found() {
             .unwrap()
             .push(read(pod("app", "bad", &fields)));
         let found = check(&facts, id);
-        assert_eq!(found.verdict, Verdict::Fail, "{id}: {found:?}");
+        assert_eq!(found.verdict, CheckResult::Fail, "{id}: {found:?}");
         assert!(found.objects[0].contains("app/bad"), "{id}: {found:?}");
     }
     let mut facts = quiet();
@@ -273,15 +273,15 @@ fn permissions_of_everybody_fail_and_those_of_somebody_are_judged() {
     for (id, rule) in cases {
         let everybody = json!({"kind": "Group", "name": "system:authenticated"});
         let found = check(&granting(&rule, &everybody), id);
-        assert_eq!(found.verdict, Verdict::Fail, "{id}: {found:?}");
+        assert_eq!(found.verdict, CheckResult::Fail, "{id}: {found:?}");
         assert_eq!(found.objects, ["Group system:authenticated by b (r)"]);
         let somebody = json!({"kind": "User", "name": "ann"});
         let found = check(&granting(&rule, &somebody), id);
-        assert_eq!(found.verdict, Verdict::Warn, "{id}: {found:?}");
+        assert_eq!(found.verdict, CheckResult::Warn, "{id}: {found:?}");
         let own = json!({"kind": "User", "name": "system:kube-scheduler"});
         assert_eq!(
             check(&granting(&rule, &own), id).verdict,
-            Verdict::Pass,
+            CheckResult::Pass,
             "{id}"
         );
     }
@@ -289,7 +289,7 @@ fn permissions_of_everybody_fail_and_those_of_somebody_are_judged() {
     let found = check(&granting(&rule("*", "*", "*"), &account), "5.1.1");
     assert_eq!(
         found.verdict,
-        Verdict::Fail,
+        CheckResult::Fail,
         "an account of pods: {found:?}"
     );
     let found = check(
@@ -301,13 +301,13 @@ fn permissions_of_everybody_fail_and_those_of_somebody_are_judged() {
     );
     assert_eq!(
         (found.verdict, found.objects),
-        (Verdict::Fail, vec!["r".to_owned()])
+        (CheckResult::Fail, vec!["r".to_owned()])
     );
     let masters = json!({"kind": "Group", "name": "system:masters"});
     let found = check(&granting(&rule("", "pods", "get"), &masters), "5.1.7");
     assert_eq!(
         (found.verdict, found.objects),
-        (Verdict::Warn, vec!["b".to_owned()])
+        (CheckResult::Warn, vec!["b".to_owned()])
     );
 }
 
@@ -323,7 +323,7 @@ fn a_role_of_a_namespace_does_not_stand_for_the_clusters() {
         "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}],
     });
     facts.roles.as_mut().unwrap().push(read(role));
-    assert_eq!(check(&facts, "5.1.2").verdict, Verdict::Pass);
+    assert_eq!(check(&facts, "5.1.2").verdict, CheckResult::Pass);
 }
 
 #[test]
@@ -334,57 +334,63 @@ fn what_the_server_does_is_judged() {
             Attempt::ReviewOfNobody,
             201,
             json!({"status": {"allowed": true}}),
-            Verdict::Fail,
+            CheckResult::Fail,
         ),
         (
             "1.2.7",
             Attempt::ReviewOfNode,
             201,
             json!({"status": {"allowed": true}}),
-            Verdict::Fail,
+            CheckResult::Fail,
         ),
         (
             "1.2.11",
             Attempt::Pod,
             201,
             json!({"spec": {"containers": [{"imagePullPolicy": "IfNotPresent"}]}}),
-            Verdict::Warn,
+            CheckResult::Warn,
         ),
         (
             "1.2.12",
             Attempt::Pod,
             201,
             json!({"spec": {}}),
-            Verdict::Fail,
+            CheckResult::Fail,
         ),
         (
             "1.2.13",
             Attempt::NoNamespace,
             201,
             Value::Null,
-            Verdict::Fail,
+            CheckResult::Fail,
         ),
         (
             "1.2.3",
             Attempt::ExternalAddress,
             201,
             Value::Null,
-            Verdict::Warn,
+            CheckResult::Warn,
         ),
         (
             "1.2.14",
             Attempt::OtherNode,
             201,
             Value::Null,
-            Verdict::Fail,
+            CheckResult::Fail,
         ),
-        ("1.2.15", Attempt::Profiler, 200, Value::Null, Verdict::Fail),
+        (
+            "1.2.15",
+            Attempt::Profiler,
+            200,
+            Value::Null,
+            CheckResult::Fail,
+        ),
         (
             "1.2.8",
             Attempt::ReviewOfScheduler,
             201,
             json!({"status": {"allowed": true}}),
-            Verdict::Skip,
+            CheckResult::Skip,
         ),
     ];
     for (id, attempt, code, body, verdict) in cases {
@@ -401,12 +407,12 @@ fn what_the_server_does_is_judged() {
     let found = check(&facts, "1.2.1");
     assert_eq!(
         (found.verdict, found.objects),
-        (Verdict::Fail, vec!["/api/v1/pods".to_owned()])
+        (CheckResult::Fail, vec!["/api/v1/pods".to_owned()])
     );
     facts.tried.anonymous = Ok(BTreeMap::from([("/version".to_owned(), 200)]));
-    assert_eq!(check(&facts, "1.2.1").verdict, Verdict::Warn);
+    assert_eq!(check(&facts, "1.2.1").verdict, CheckResult::Warn);
     facts.tried.tls = false;
-    assert_eq!(check(&facts, "1.2.24").verdict, Verdict::Fail);
+    assert_eq!(check(&facts, "1.2.24").verdict, CheckResult::Fail);
 }
 
 #[test]
@@ -433,7 +439,7 @@ fn flags_are_read_from_pods_of_the_control_plane() {
     for id in [
         "1.2.5", "1.2.6", "1.2.7", "1.2.8", "1.2.15", "1.2.16", "1.2.17",
     ] {
-        assert_eq!(check(&good, id).verdict, Verdict::Pass, "{id}");
+        assert_eq!(check(&good, id).verdict, CheckResult::Pass, "{id}");
     }
     let bad = server(json!([
         "--authorization-mode=AlwaysAllow",
@@ -444,7 +450,7 @@ fn flags_are_read_from_pods_of_the_control_plane() {
         "1.2.2", "1.2.5", "1.2.6", "1.2.7", "1.2.8", "1.2.15", "1.2.16", "1.2.17",
     ] {
         let found = check(&bad, id);
-        assert_eq!(found.verdict, Verdict::Fail, "{id}");
+        assert_eq!(found.verdict, CheckResult::Fail, "{id}");
         assert!(
             found.objects[0].starts_with("kube-system/kube-apiserver-n: --"),
             "{found:?}"
@@ -453,7 +459,7 @@ fn flags_are_read_from_pods_of_the_control_plane() {
     // What is seen goes before what a flag says.
     let mut seen = bad.clone();
     seen.tried.answers = quiet().tried.answers;
-    assert_eq!(check(&seen, "1.2.6").verdict, Verdict::Pass);
+    assert_eq!(check(&seen, "1.2.6").verdict, CheckResult::Pass);
 }
 
 #[test]
@@ -470,23 +476,28 @@ fn node_agents_are_judged_by_configuration_and_by_what_they_serve() {
             "4.2.1",
             "/authentication/anonymous/enabled",
             json!(true),
-            Verdict::Fail,
+            CheckResult::Fail,
         ),
         (
             "4.2.2",
             "/authorization/mode",
             json!("AlwaysAllow"),
-            Verdict::Fail,
+            CheckResult::Fail,
         ),
         (
             "4.2.3",
             "/authentication/x509/clientCAFile",
             json!(""),
-            Verdict::Fail,
+            CheckResult::Fail,
         ),
-        ("4.2.9", "/serverTLSBootstrap", json!(false), Verdict::Warn),
-        ("4.2.13", "/podPidsLimit", json!(-1), Verdict::Warn),
-        ("4.2.14", "/seccompDefault", json!(false), Verdict::Warn),
+        (
+            "4.2.9",
+            "/serverTLSBootstrap",
+            json!(false),
+            CheckResult::Warn,
+        ),
+        ("4.2.13", "/podPidsLimit", json!(-1), CheckResult::Warn),
+        ("4.2.14", "/seccompDefault", json!(false), CheckResult::Warn),
     ];
     for (id, pointer, value, verdict) in cases {
         assert_eq!(
@@ -502,7 +513,7 @@ fn node_agents_are_judged_by_configuration_and_by_what_they_serve() {
         .kubelet_open_port
         .insert("n".to_owned(), Some(200));
     for id in ["4.2.1", "4.2.2", "4.2.4"] {
-        assert_eq!(check(&facts, id).verdict, Verdict::Fail, "{id}");
+        assert_eq!(check(&facts, id).verdict, CheckResult::Fail, "{id}");
     }
     // Neither within reach nor with a page.
     let mut facts = quiet();
@@ -511,7 +522,7 @@ fn node_agents_are_judged_by_configuration_and_by_what_they_serve() {
         .kubelets
         .insert("n".to_owned(), Err("no page /configz".to_owned()));
     for id in ["4.2.1", "4.2.4", "4.2.14"] {
-        assert_eq!(check(&facts, id).verdict, Verdict::Skip, "{id}");
+        assert_eq!(check(&facts, id).verdict, CheckResult::Skip, "{id}");
     }
 }
 
@@ -522,14 +533,14 @@ fn namespaces_without_policies_fail_when_pods_are_there() {
         "app".to_owned(),
         Ok(BTreeMap::from([(Control::Privileged, true)])),
     );
-    assert_eq!(check(&facts, "5.2.1").verdict, Verdict::Fail);
+    assert_eq!(check(&facts, "5.2.1").verdict, CheckResult::Fail);
     facts.pods = Ok(Vec::new());
-    assert_eq!(check(&facts, "5.2.1").verdict, Verdict::Warn);
+    assert_eq!(check(&facts, "5.2.1").verdict, CheckResult::Warn);
     // Without dry runs the namespace's label tells.
     facts.tried.admits.clear();
     let label = json!({"pod-security.kubernetes.io/enforce": "baseline"});
     facts.namespaces = Ok(vec![read(
         json!({"metadata": {"name": "app", "labels": label}}),
     )]);
-    assert_eq!(check(&facts, "5.2.1").verdict, Verdict::Pass);
+    assert_eq!(check(&facts, "5.2.1").verdict, CheckResult::Pass);
 }

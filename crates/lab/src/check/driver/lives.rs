@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::answers;
 use super::calls::{names, sorted, versions};
 use super::cluster::Claim;
-use super::plugin::{Driver, Found, Registry};
+use super::plugin::{Driver, PluginSocket, Registry};
 use super::{Met, Run};
 use crate::check::subject::Life;
 
@@ -30,7 +30,7 @@ impl Run<'_> {
     }
 
     /// How the driver is called that has registered.
-    fn driver(&self, found: &Found) -> Result<Driver, String> {
+    fn driver(&self, found: &PluginSocket) -> Result<Driver, String> {
         let channel = found.channel.clone()?;
         Ok(Driver::new(channel, &found.versions, self.options.patience))
     }
@@ -137,7 +137,7 @@ impl Run<'_> {
     }
 
     /// The next registration that can be called: a socket that was left behind cannot.
-    async fn reached(&mut self, life: &mut dyn Life) -> Option<(Found, Driver)> {
+    async fn reached(&mut self, life: &mut dyn Life) -> Option<(PluginSocket, Driver)> {
         let until = tokio::time::Instant::now() + self.options.patience;
         loop {
             let left = until.checked_duration_since(tokio::time::Instant::now())?;

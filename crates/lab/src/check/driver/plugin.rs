@@ -13,7 +13,7 @@ use tonic::transport::Channel;
 
 use super::cluster::Claim;
 use crate::check::agent::{Identity, get_info, notify, said, sockets};
-use crate::check::subject::{Life, Place};
+use crate::check::subject::{KubeletDirectory, Life};
 
 const SCAN: Duration = Duration::from_millis(100);
 const DIAL: Duration = Duration::from_secs(5);
@@ -21,7 +21,7 @@ const DEPTH: usize = 8;
 
 /// What a socket in the registry said of itself.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct PluginSocket {
     pub(super) socket: PathBuf,
     pub(super) name: String,
     pub(super) endpoint: PathBuf,
@@ -42,11 +42,11 @@ impl Registry {
     /// The next driver that comes; sockets of others, and of drivers that cannot be asked, are in `odd`.
     pub(super) async fn next(
         &mut self,
-        place: &Place,
+        place: &KubeletDirectory,
         life: &mut dyn Life,
         limit: Duration,
         odd: &mut Vec<String>,
-    ) -> Option<Found> {
+    ) -> Option<PluginSocket> {
         let until = Instant::now() + limit;
         while Instant::now() < until {
             let mut now = BTreeMap::new();
@@ -80,7 +80,7 @@ impl Registry {
 }
 
 /// Asks a socket what it is, dials back and tells the result, as an agent does.
-async fn ask(socket: &Path) -> Result<Found, String> {
+async fn ask(socket: &Path) -> Result<PluginSocket, String> {
     let (mut client, info) = get_info(socket).await?;
     if info.r#type != reg::DRA_PLUGIN {
         return Err(format!("GetInfo names the type {:?}", info.r#type));
@@ -91,7 +91,7 @@ async fn ask(socket: &Path) -> Result<Found, String> {
         .map_err(|e| e.to_string());
     let refusal = channel.as_ref().err().cloned();
     let notified = notify(&mut client, refusal).await;
-    Ok(Found {
+    Ok(PluginSocket {
         socket: socket.to_owned(),
         name: info.name,
         endpoint,

@@ -8,7 +8,7 @@ use davit_proto::unix;
 use super::{Met, Run};
 use crate::check::agent::{Agent, Manner, Registered, Way};
 use crate::check::streams::{self, Lists};
-use crate::check::subject::{Life, Place, Subject};
+use crate::check::subject::{KubeletDirectory, Life, Subject};
 
 const TERMINATE: Duration = Duration::from_secs(10);
 
@@ -16,7 +16,7 @@ impl Run<'_> {
     pub(super) async fn lives(
         &mut self,
         subject: &dyn Subject,
-        place: &Place,
+        place: &KubeletDirectory,
         agent: Agent,
         mut life: Box<dyn Life>,
         met: Met,
@@ -189,7 +189,7 @@ impl Run<'_> {
     async fn duplicate(
         &mut self,
         subject: &dyn Subject,
-        place: &Place,
+        place: &KubeletDirectory,
         agent: &mut Agent,
         first: &mut dyn Life,
     ) -> Option<(Box<dyn Life>, Registered)> {

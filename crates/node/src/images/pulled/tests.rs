@@ -10,7 +10,7 @@ fn secret(namespace: &str, uid: &str, password: &str) -> Credential {
             password: password.to_owned(),
             ..cri::AuthConfig::default()
         },
-        source: Source::Secret(Place {
+        source: Source::Secret(CredentialOrigin {
             uid: uid.to_owned(),
             namespace: namespace.to_owned(),
             name: "pull".to_owned(),
@@ -19,7 +19,7 @@ fn secret(namespace: &str, uid: &str, password: &str) -> Credential {
 }
 
 fn account(namespace: &str) -> Credential {
-    let source = Source::ServiceAccount(Place {
+    let source = Source::ServiceAccount(CredentialOrigin {
         uid: "1".to_owned(),
         namespace: namespace.to_owned(),
         name: "default".to_owned(),

@@ -3,7 +3,7 @@
 use super::{Container, Phase};
 use crate::embedded::record::{self, ContainerRecord, Proto};
 use crate::embedded::sandbox::Sandbox;
-use crate::embedded::spec::{self, Parts};
+use crate::embedded::spec::{self, SpecParts};
 use crate::embedded::{Inner, io_error, new_id, user};
 use crate::monitor::{Bundle, ImageMount, ProcessMark, RootFs, clean_path, files, now_nanos};
 use crate::runtime::{Error, Result};
@@ -92,7 +92,7 @@ pub(super) fn create(
         config: Proto(config),
     };
     let sandbox_record = sandbox.record();
-    let built = spec::build(&Parts {
+    let built = spec::build(&SpecParts {
         record: &record,
         config: &record.config.0,
         sandbox: &sandbox_record,

@@ -11,7 +11,7 @@ use crate::pod::PodInfo;
 
 /// A claim, or one request of it, that a container uses.
 #[derive(Debug, Clone)]
-pub(crate) struct Held {
+pub(crate) struct HeldClaim {
     /// The container's name.
     pub(crate) container: String,
     /// The claim's name.
@@ -28,7 +28,7 @@ pub(crate) fn held(
     devices: &Devices,
     pod: &PodInfo,
     choice: Option<(&CycleState, &str)>,
-) -> Vec<Held> {
+) -> Vec<HeldClaim> {
     let status = pod.pod.status.as_ref();
     let generated = status.and_then(|s| s.extended_resource_claim_status.as_ref());
     if !claims::has_claims(pod) && generated.is_none() && choice.is_none() {
@@ -46,7 +46,7 @@ pub(crate) fn held(
             continue;
         };
         for (container, request) in users(pod, entry) {
-            held.push(Held {
+            held.push(HeldClaim {
                 container,
                 claim: claim.metadata.name.clone().unwrap_or_default(),
                 request,
@@ -57,7 +57,7 @@ pub(crate) fn held(
     let mut extended = |claim: &str,
                         allocation: &AllocationResult,
                         mappings: &[ContainerExtendedResourceRequest]| {
-        held.extend(mappings.iter().map(|mapping| Held {
+        held.extend(mappings.iter().map(|mapping| HeldClaim {
             container: mapping.container_name.clone(),
             claim: claim.to_owned(),
             request: Some(mapping.request_name.clone()),

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 
 use super::conditions::{self, Readiness};
 use super::{
-    Cycle, Data, DynamicResources, Found, GroupAllocations, NAME, Notes, Planned, Reserved,
-    Searcher,
+    Cycle, Data, DynamicResources, GroupAllocations, NAME, NodeWithDevices, Notes, Planned,
+    Reserved, Searcher,
 };
 use super::{bind, claims, extended};
 use crate::cache::Snapshot;
@@ -324,7 +324,7 @@ impl DynamicResources {
         let question = planned.question.as_ref().filter(|_| released.is_none());
         let (answers, picture) = (self.devices.answers(), &search.picture);
         let found = |chosen, allocation| {
-            let found = Found {
+            let found = NodeWithDevices {
                 planned: planned.clone(),
                 chosen,
                 node: node.node.clone(),

@@ -1,6 +1,6 @@
 //! Claims, volumes and classes in memory.
 
-use super::super::{Notice, Step, Then, View, Write, plan_claim, plan_volume, referenced};
+use super::super::{Notice, Step, Then, VolumeView, Write, plan_claim, plan_volume, referenced};
 use davit_client::ObjectKey;
 use davit_volume::binding::claim_ref;
 use davit_volume::class::{claim_class, default_class, volume_class};
@@ -182,7 +182,7 @@ impl Model {
     }
 }
 
-impl View for Model {
+impl VolumeView for Model {
     fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
         self.volumes.get(name).cloned()
     }
@@ -203,7 +203,7 @@ impl View for Model {
 
     fn default_class(&self) -> Option<Arc<StorageClass>> {
         let class = default_class(self.classes.iter().map(|class| &**class))?;
-        View::class(self, class.metadata.name.as_deref()?)
+        VolumeView::class(self, class.metadata.name.as_deref()?)
     }
 
     fn unscheduled_pods(&self, _: &PersistentVolumeClaim) -> Vec<String> {
