@@ -32,6 +32,7 @@ use crate::metrics::Metrics;
 use crate::network_abilities::NetworkAbilities;
 use crate::objects::{ApiObjects, ObjectSource};
 use crate::paths::Paths;
+use crate::pod::{CONFIG_SOURCE, PodExt as _};
 use crate::pod_table::PodTable;
 use crate::podsapi;
 use crate::resources::Amounts;
@@ -762,7 +763,7 @@ fn from_api(pod: &mut Pod) {
         return;
     }
     let annotations = pod.metadata.annotations.as_mut();
-    if let Some(source) = annotations.and_then(|all| all.get_mut(pod::CONFIG_SOURCE)) {
+    if let Some(source) = annotations.and_then(|all| all.get_mut(CONFIG_SOURCE)) {
         "api".clone_into(source);
     }
 }
