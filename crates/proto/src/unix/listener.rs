@@ -185,7 +185,8 @@ fn incoming(
             loop {
                 match listener.inner.accept().await {
                     Ok((stream, _)) => {
-                        let Some(seat) = seats.take(&stop).await else {
+                        let process = stream.peer_cred().ok().and_then(|peer| peer.pid());
+                        let Some(seat) = seats.take(process, &stop).await else {
                             tracing::warn!(path = %listener.path.display(), "too many connections");
                             continue;
                         };

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 /// How long the end of a connection may take that makes room for another.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// The connections of one socket. Where there are as many as may be, the one from which nothing was heard for the longest
-/// time ends for a new one: whoever takes all that he can get keeps nobody else out.
+/// The connections of one socket. Where there are as many as may be, one of the process that has most of them ends for a new
+/// one, that from which nothing was heard for the longest time: whoever takes all that he can get keeps nobody else out.
 pub(super) struct Seats {
     free: Arc<Semaphore>,
     /// How often something was heard, which is the time here.
@@ -22,6 +22,8 @@ pub(super) struct Seats {
 }
 
 struct Taken {
+    /// The process at the other end, if the kernel tells.
+    process: Option<i32>,
     /// When something was heard last.
     heard: AtomicU64,
     end: CancellationToken,
@@ -45,7 +47,11 @@ impl Seats {
     }
 
     /// A seat for a new connection, which ends with `stop` at the latest; `None` if none became free.
-    pub(super) async fn take(self: &Arc<Self>, stop: &CancellationToken) -> Option<Seat> {
+    pub(super) async fn take(
+        self: &Arc<Self>,
+        process: Option<i32>,
+        stop: &CancellationToken,
+    ) -> Option<Seat> {
         let slot = match self.free.clone().try_acquire_owned() {
             Ok(slot) => slot,
             Err(_) => {
@@ -56,6 +62,7 @@ impl Seats {
         };
         let number = self.now();
         let taken = Arc::new(Taken {
+            process,
             heard: AtomicU64::new(number),
             end: stop.child_token(),
         });
@@ -68,11 +75,17 @@ impl Seats {
         })
     }
 
-    /// Ends the connection that is silent for the longest time.
+    /// Ends a connection of the process with most of them: the one that is silent for the longest time.
     fn end_one(&self) {
         let taken = self.taken.lock();
-        let open = taken.values().filter(|t| !t.end.is_cancelled());
-        if let Some(silent) = open.min_by_key(|t| t.heard.load(Ordering::Relaxed)) {
+        let open = || taken.values().filter(|t| !t.end.is_cancelled());
+        let mut counts: BTreeMap<Option<i32>, usize> = BTreeMap::new();
+        for one in open() {
+            *counts.entry(one.process).or_default() += 1;
+        }
+        let most = counts.values().max();
+        let of_most = open().filter(|t| counts.get(&t.process) == most);
+        if let Some(silent) = of_most.min_by_key(|t| t.heard.load(Ordering::Relaxed)) {
             silent.end.cancel();
         }
     }
@@ -105,19 +118,20 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_is_silent_for_the_longest_time_makes_room() {
-        let (seats, stop) = (Seats::new(3), CancellationToken::new());
+    async fn who_has_most_and_is_silent_makes_room() {
+        let (seats, stop) = (Seats::new(4), CancellationToken::new());
+        // That of another process is older than all, and stays.
         let mut taken = Vec::new();
-        for _ in 0..3 {
-            taken.push(seats.take(&stop).await.unwrap());
+        for process in [7, 1, 1, 1] {
+            taken.push(seats.take(Some(process), &stop).await.unwrap());
         }
-        taken[0].heard();
-        let silent = taken.remove(1);
+        taken[1].heard();
+        let silent = taken.remove(2);
         let ends = tokio::spawn(async move {
             silent.end().cancelled().await;
             drop(silent);
         });
-        let new = seats.take(&stop).await.unwrap();
+        let new = seats.take(Some(1), &stop).await.unwrap();
         ends.await.unwrap();
         assert!(taken.iter().all(|seat| !seat.end().is_cancelled()));
         drop(taken);
