@@ -22,36 +22,6 @@ const FILE: &str = "userns";
 /// The file is some hundred bytes.
 const MAX_FILE: u64 = 64 << 10;
 
-/// The ranges that processes of this host have, whoever has started them: pods of another agent here among them.
-fn of_processes() -> BTreeSet<u32> {
-    let mut taken = BTreeSet::new();
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    for entry in entries {
-        let name = entry.file_name();
-        if name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
-            // It may have ended meanwhile.
-            && let Ok(map) = std::fs::read_to_string(entry.path().join("uid_map"))
-        {
-            taken.extend(ranges_in(&map));
-        }
-    }
-    taken
-}
-
-/// The ranges that a map of users touches: lines of the first ID inside, the first outside, and how many. One from the
-/// host's own users on is no map of a pod.
-fn ranges_in(map: &str) -> impl Iterator<Item = u32> {
-    let part = |line: &str| {
-        let mut numbers = line.split_whitespace().skip(1).map(str::parse::<u64>);
-        let (first, count) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-        let length = u64::from(LENGTH);
-        let last = first.saturating_add(count).checked_sub(1)? / length;
-        (first >= length).then(|| first / length..=last.min(u64::from(RANGES)))
-    };
-    let numbers = map.lines().filter_map(part).flatten();
-    numbers.filter_map(|number| u32::try_from(number).ok()?.checked_mul(LENGTH))
-}
-
 /// One part of a mapping, as the file has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -111,8 +81,6 @@ impl Mappings {
 pub struct UserRanges {
     paths: Paths,
     one_at_a_time: Mutex<()>,
-    /// What others here have.
-    others: fn() -> BTreeSet<u32>,
 }
 
 impl UserRanges {
@@ -121,7 +89,6 @@ impl UserRanges {
         Self {
             paths,
             one_at_a_time: Mutex::default(),
-            others: of_processes,
         }
     }
 
@@ -159,15 +126,15 @@ impl UserRanges {
         }))
     }
 
-    /// The lowest range that no pod has, and no process here, if there is one: processes can have all. What cannot be read may have any, so nothing is given out then.
+    /// The lowest range that no pod has. What cannot be read may have any, so nothing is given out then.
     fn free(&self) -> io::Result<u32> {
         let mut taken = BTreeSet::new();
         let entries = match std::fs::read_dir(self.paths.pods()) {
-            Ok(entries) => Some(entries),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(LENGTH),
             Err(error) => return Err(error),
         };
-        for entry in entries.into_iter().flatten() {
+        for entry in entries {
             if let Some(mappings) = Mappings::read(&entry?.path())? {
                 let range = mappings.range();
                 taken.insert(range.ok_or_else(|| {
@@ -175,15 +142,9 @@ impl UserRanges {
                 })?);
             }
         }
-        let others = (self.others)();
-        let free: Vec<u32> = (1..=RANGES)
+        (1..=RANGES)
             .map(|number| number * LENGTH)
-            .filter(|first| !taken.contains(first))
-            .collect();
-        let unused = free.iter().find(|first| !others.contains(first));
-        unused
-            .or(free.first())
-            .copied()
+            .find(|first| !taken.contains(first))
             .ok_or_else(|| io::Error::other("no range of users is left"))
     }
 }
@@ -202,28 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_processes_are_seen() {
-        let found = |map: &str| ranges_in(map).collect::<Vec<u32>>();
-        assert!(found("         0          0 4294967295\n").is_empty());
-        assert_eq!(found("0 65536 65536\n"), [65536]);
-        // Another program's range lies across two of ours.
-        assert_eq!(found("0 1000 1\n1 100000 65536\n"), [65536, 131_072]);
-        assert!(found("0 0 0\nx\n1 65536 0\n").is_empty());
-        assert_eq!(
-            found("0 4294901760 18446744073709551615"),
-            Vec::<u32>::new()
-        );
-    }
-
-    #[test]
     fn each_pod_has_a_range_of_its_own() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::new(dir.path().to_owned(), dir.path().join("logs"));
-        let alone = |paths: &Paths| UserRanges {
-            others: BTreeSet::new,
-            ..UserRanges::new(paths.clone())
-        };
-        let ranges = alone(&paths);
+        let ranges = UserRanges::new(paths.clone());
         let first = |uid: &str| {
             ranges
                 .of(&pod(uid, false))
@@ -233,7 +176,7 @@ mod tests {
         assert_eq!((first("a").unwrap(), first("b").unwrap()), (65536, 131_072));
         assert_eq!(first("a").unwrap(), 65536, "the same again");
         // Another agent finds them; what is gone is free.
-        let ranges = alone(&paths);
+        let ranges = UserRanges::new(paths.clone());
         let first = |uid: &str| {
             ranges
                 .of(&pod(uid, false))
@@ -242,20 +185,6 @@ mod tests {
         assert_eq!(first("c").unwrap(), 196_608);
         std::fs::remove_dir_all(paths.pod("a")).unwrap();
         assert_eq!(first("d").unwrap(), 65536);
-        // What another agent's pods have is not given out.
-        let ranges = UserRanges {
-            others: || [262_144].into(),
-            ..alone(&paths)
-        };
-        let fifth = ranges.of(&pod("f", false)).unwrap().unwrap();
-        assert_eq!(fifth.uids[0].host_id, 327_680);
-        // Nor does who has all keep pods from starting.
-        let ranges = UserRanges {
-            others: || (1..=RANGES).map(|number| number * LENGTH).collect(),
-            ..alone(&paths)
-        };
-        let sixth = ranges.of(&pod("g", false)).unwrap().unwrap();
-        assert_eq!(sixth.uids[0].host_id, 262_144);
         // A file that says something else stops all, instead of giving two pods the same.
         std::fs::write(
             paths.pod("b").join(FILE),
