@@ -38,7 +38,7 @@ const USERS: [&str; 7] = [
     "olga,",
     // watches everything, everywhere
     "walter,",
-    // GET of nodes/proxy, and of exec in foo
+    // GET of nodes/proxy, of what is below /metrics/, and of exec in foo
     "gina,",
     // edits in foo
     "ed,",
@@ -238,7 +238,10 @@ impl Target {
             &format!("POST {rbac}/clusterroles"),
             &role("watches", watch),
         );
-        let nodes = json!([{ "apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get", "update"] }]);
+        let nodes = json!([
+            { "apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get", "update"] },
+            { "nonResourceURLs": ["/metrics/*"], "verbs": ["get"] },
+        ]);
         self.write(
             &format!("POST {rbac}/clusterroles"),
             &role("scrapes", nodes),

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use davit_api::quantity::Quantity;
 
 use crate::allocate::{AllocateError, Features};
-use crate::device::{Device, DeviceId, PoolId, Slice};
+use crate::device::{Device, DeviceId, PoolId, Reach, Slice};
 use crate::inventory::PoolSlices;
 use crate::node::NodeView;
 use crate::usage::{DeviceUse, PoolUse};
@@ -61,7 +61,7 @@ impl PoolView {
     ) -> Result<Option<Self>, AllocateError> {
         let mut seen: Vec<&Arc<Slice>> = Vec::new();
         for slice in &pool.slices {
-            if !sees(slice, node, features)? {
+            if is_of_another(slice, node) || !sees(slice, node, features)? {
                 continue;
             }
             let newest = seen.first().map_or(slice.generation, |s| s.generation);
@@ -72,11 +72,17 @@ impl PoolView {
                 seen.push(slice);
             }
         }
-        let Some(first) = seen.first() else {
+        let Some(first) = seen.first().copied() else {
             return Ok(None);
         };
         let whole = |have: usize| i64::try_from(have) == Ok(first.count);
         let mut elsewhere = Vec::new();
+        if !whole(seen.len()) && features.partitionable_devices {
+            // Counters are needed whichever nodes the devices are on.
+            let counters = pool.slices.iter().filter(|s| !s.counters.is_empty());
+            let others = counters.filter(|s| is_of_another(s, node));
+            seen.extend(others.filter(|s| s.generation == first.generation));
+        }
         if !whole(seen.len()) {
             let generation = first.generation;
             if pool.slices.iter().any(|s| s.generation > generation) {
@@ -194,6 +200,12 @@ impl PoolView {
             left
         })
     }
+}
+
+/// Whether a slice is of another node. What its credential writes into a pool that is whole without it counts for nothing
+/// here: it may name any pool, and any generation of it.
+fn is_of_another(slice: &Slice, node: NodeView<'_>) -> bool {
+    matches!(&slice.reach, Reach::Node(of) if **of != *node.name) && !slice.per_device
 }
 
 /// Whether a slice concerns a node.

@@ -18,11 +18,13 @@ use crate::{backup, health, openapi, respond, version};
 
 /// Answers a request whose path names no resource.
 pub(crate) async fn handle(server: &ApiServer, context: &Context) -> HandlerResult {
-    if context.method == Method::POST && context.info.path.trim_matches('/') == backup::PATH {
+    let path = context.info.path.clone();
+    let Some(parts) = parts(&path) else {
+        return Ok(respond::page_not_found());
+    };
+    if context.method == Method::POST && parts.join("/") == backup::PATH {
         return backup::answer(server).await;
     }
-    let path = context.info.path.clone();
-    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let takes_head = !matches!(
         parts.as_slice(),
         ["version" | "api"] | ["api", _] | ["apis", _, _] | [".well-known" | "openid", ..]
@@ -68,6 +70,16 @@ pub(crate) async fn handle(server: &ApiServer, context: &Context) -> HandlerResu
         ["readyz", rest @ ..] => health::answer(server, context, "readyz", &rest.join("/")).await,
         _ => Ok(respond::page_not_found()),
     }
+}
+
+/// The segments of a path, if it is written as roles name it: who may get what is below `/metrics/` gets `/metrics` by no
+/// other way to write it. Discovery is what clients ask for with a slash at the end, too, which roles name as well.
+fn parts(path: &str) -> Option<Vec<&str>> {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let plain = format!("/{}", parts.join("/"));
+    let is_discovery = matches!(parts.first(), Some(&("api" | "apis" | "version")));
+    let written = path == plain || is_discovery && path.strip_suffix('/') == Some(&*plain);
+    written.then_some(parts)
 }
 
 fn flow_dump(server: &ApiServer, context: &Context, what: &str) -> Response<ResponseBody> {

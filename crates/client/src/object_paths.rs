@@ -38,6 +38,9 @@ const OBJECT_BYTES: usize = 32 << 20;
 /// Bytes of an answer to a request that no method of `kube` made, of a component.
 const OTHER_BYTES: usize = 256 << 20;
 
+/// Bytes of what a node's own server answers, whose length the API server does not know before it passes it on.
+const NODE_BYTES: usize = 64 << 20;
+
 /// Parameters that methods about one object have.
 const PARAMETERS: [&str; 5] = [
     "resourceVersion",
@@ -131,6 +134,14 @@ fn is_of_object(method: &str, uri: &Uri) -> bool {
         && uri.query().is_none_or(|query| query.split('&').all(known))
 }
 
+/// Whether a request is for a node's own server, which may be anybody's, and its answer comes to an end.
+fn is_of_node(uri: &Uri) -> bool {
+    let of_node = uri.path().strip_prefix("/api/v1/nodes/");
+    let rest = of_node.and_then(|path| path.split_once('/'));
+    let follows = |query: &str| query.split('&').any(|pair| pair == "watch=true");
+    rest.is_some_and(|(_, rest)| rest.starts_with("proxy/")) && !uri.query().is_some_and(follows)
+}
+
 /// Holds requests about one object to one object, and answers to a size.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ObjectPaths {
@@ -185,6 +196,7 @@ where
             // A log has any length.
             Some("logs" | "log_stream") => usize::MAX,
             Some(method) if segments_of(method).is_some() => OBJECT_BYTES,
+            None if is_of_node(request.uri()) => NODE_BYTES,
             None if self.limits_others => OTHER_BYTES,
             _ => usize::MAX,
         };
@@ -216,6 +228,9 @@ fn refusal<B>(method: &Method) -> Response<CheckedBody<B>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures::StreamExt as _;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
     use k8s_openapi::api::apps::v1::Deployment;
     use k8s_openapi::api::authentication::v1::TokenRequest;
     use k8s_openapi::api::autoscaling::v1::Scale;
@@ -272,6 +287,28 @@ mod tests {
         "a/b",
         "x?dryRun=All&timeoutSeconds=1",
     ];
+
+    #[tokio::test]
+    async fn a_node_does_not_answer_without_end() {
+        let service = tower::service_fn(|_: Request<kube::client::Body>| async {
+            let piece = Bytes::from(vec![b'x'; 1 << 20]);
+            let pieces = futures::stream::repeat(piece).map(|p| Ok::<_, BoxError>(Frame::data(p)));
+            Ok::<_, BoxError>(Response::new(StreamBody::new(pieces)))
+        });
+        let client = kube::Client::new(ObjectPaths::default().layer(service), "default");
+        let ask = |path: &str| Request::get(path).body(Vec::new()).unwrap();
+        let answer = client.request_text(ask("/api/v1/nodes/n/proxy/stats/summary"));
+        let answer = tokio::time::timeout(std::time::Duration::from_secs(60), answer).await;
+        assert!(answer.unwrap().is_err());
+        // What is followed goes on.
+        for path in [
+            "/api/v1/nodes/n/proxy/devices?watch=true",
+            "/api/v1/nodes/n",
+            "/metrics",
+        ] {
+            assert!(!is_of_node(&path.parse().unwrap()), "{path}");
+        }
+    }
 
     #[tokio::test]
     async fn no_name_makes_another_request() {

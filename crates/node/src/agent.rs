@@ -32,6 +32,7 @@ use crate::metrics::Metrics;
 use crate::network_abilities::NetworkAbilities;
 use crate::objects::{ApiObjects, ObjectSource};
 use crate::paths::Paths;
+use crate::pod::{CONFIG_SOURCE, PodExt as _};
 use crate::pod_table::PodTable;
 use crate::podsapi;
 use crate::resources::Amounts;
@@ -752,7 +753,19 @@ fn pod_informer(
 ) -> Informer<Pod> {
     let config =
         watcher::Config::default().fields(&format!("spec.nodeName={}", ctx.options.node_name));
-    Informer::spawn(Api::all(ctx.client.clone()), config, tasks, cancel.clone())
+    let pods = Api::all(ctx.client.clone());
+    Informer::spawn_trimmed(pods, config, from_api, tasks, cancel.clone())
+}
+
+/// What comes from the API server is no static pod, whatever it calls itself: whoever makes pods writes their annotations.
+fn from_api(pod: &mut Pod) {
+    if pod.is_mirror() {
+        return;
+    }
+    let annotations = pod.metadata.annotations.as_mut();
+    if let Some(source) = annotations.and_then(|all| all.get_mut(CONFIG_SOURCE)) {
+        "api".clone_into(source);
+    }
 }
 
 #[cfg(test)]

@@ -264,14 +264,6 @@ impl PodTable {
             entry.reserved = Some(amounts(pod));
         }
     }
-
-    /// Gives back what a pod reserved.
-    pub fn unreserve(&self, uid: &str) {
-        if let Some(entry) = self.entries.lock().get_mut(uid) {
-            entry.reserved = None;
-        }
-        self.room.send_replace(());
-    }
 }
 
 /// What a pod takes of the node.

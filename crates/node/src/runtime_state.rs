@@ -1,6 +1,6 @@
 //! What the runtime says about one pod, in the node's own words.
 
-use crate::pod::{PodExt, Role};
+use crate::pod::PodExt;
 use davit_oci::runtime::{Error, Runtime};
 use davit_proto::cri::v1 as cri;
 use jiff::Timestamp;
@@ -365,11 +365,6 @@ pub fn container_annotations(
         out.insert(keys::PORTS.to_owned(), json(serde_json::to_string(ports)));
     }
     out
-}
-
-/// Whether a role's containers are killed first when a pod ends (sidecars go last).
-pub fn stops_first(role: Role) -> bool {
-    role != Role::Sidecar
 }
 
 #[cfg(test)]

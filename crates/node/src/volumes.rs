@@ -190,11 +190,6 @@ impl Volumes {
         Box::new(self.placed.clone())
     }
 
-    /// The mounter.
-    pub fn mounter(&self) -> &Arc<dyn Mounter> {
-        &self.mounter
-    }
-
     fn tell(&self, pod: &Pod, reason: &'static str, message: String) {
         match &self.recorder {
             Some(recorder) => recorder.normal(&pod.reference(), reason, message),

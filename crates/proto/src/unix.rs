@@ -11,6 +11,7 @@ mod authority;
 mod client;
 mod deadline;
 mod listener;
+mod seats;
 mod stream;
 
 pub use address::Address;

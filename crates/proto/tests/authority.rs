@@ -353,3 +353,38 @@ async fn a_channel_for_one_connection_does_not_dial_again() {
     stop.cancel();
     task.await.unwrap();
 }
+
+/// More silent connections than a socket serves.
+#[tokio::test]
+async fn who_takes_all_connections_keeps_nobody_out() {
+    const MANY: usize = 1100;
+    let mut files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    files.current = files.maximum;
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, files).unwrap();
+    if files.maximum.is_some_and(|most| most < 4 * MANY as u64) {
+        println!("skipped: this process may not open as many files");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.sock");
+    let (stop, task) = serve(&path, 0);
+    let mut held = Vec::new();
+    let first = call(&mut fluke_hpack::Encoder::new(), 1, None);
+    let asked = async {
+        while held.len() < MANY {
+            match UnixStream::connect(&path).await {
+                Ok(stream) => held.push(stream),
+                // As many wait to be accepted as may.
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+        let mut stream = connect(&path).await;
+        stream.write_all(&first).await.unwrap();
+        answered(&mut stream, 1).await
+    };
+    let limit = Duration::from_secs(60);
+    assert!(tokio::time::timeout(limit, asked).await.unwrap());
+    drop(held);
+    stop.cancel();
+    task.await.unwrap();
+}

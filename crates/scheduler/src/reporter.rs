@@ -28,6 +28,8 @@ const AT_ONCE: usize = 8;
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Longest message of an event, in bytes; the API refuses more.
 const EVENT_MESSAGE_LIMIT: usize = 1024;
+/// Longest message of a condition, in bytes. Extenders and plugins word it, and the whole pod has to fit into a request.
+const CONDITION_MESSAGE_LIMIT: usize = 32 << 10;
 /// How many pods' events are remembered for counting repetitions.
 const REMEMBERED: usize = 4096;
 
@@ -212,7 +214,7 @@ impl Writer {
 
     async fn event(&self, report: &Report) -> Result<(), kube::Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), &report.pod.namespace);
-        let message = shortened(&report.message);
+        let message = shortened(&report.message, EVENT_MESSAGE_LIMIT);
         let now = Timestamp::now();
         let known = self.events.lock().get(&report.pod.uid).cloned();
         if let Some(known) = known.filter(|k| k.message == message) {
@@ -286,13 +288,13 @@ impl Writer {
     }
 }
 
-/// Cut to what an event may carry.
-fn shortened(message: &str) -> String {
+/// Cut to so many bytes.
+fn shortened(message: &str, limit: usize) -> String {
     const END: &str = " ...";
-    if message.len() <= EVENT_MESSAGE_LIMIT {
+    if message.len() <= limit {
         return message.to_owned();
     }
-    let mut end = EVENT_MESSAGE_LIMIT - END.len();
+    let mut end = limit - END.len();
     while !message.is_char_boundary(end) {
         end -= 1;
     }
@@ -307,10 +309,11 @@ fn status_patch(report: &Report, now: Timestamp) -> Option<Value> {
         .into_iter()
         .flatten();
     let known = conditions.into_iter().find(|c| c.type_ == "PodScheduled");
+    let message = shortened(&report.message, CONDITION_MESSAGE_LIMIT);
     let same = |c: &PodCondition| {
         c.status == "False"
             && c.reason.as_deref() == Some(report.reason())
-            && c.message.as_deref() == Some(&report.message)
+            && c.message.as_deref() == Some(&message)
     };
     let mut change = serde_json::Map::new();
     if !known.is_some_and(same) {
@@ -321,7 +324,7 @@ fn status_patch(report: &Report, now: Timestamp) -> Option<Value> {
             "type": "PodScheduled",
             "status": "False",
             "reason": report.reason(),
-            "message": report.message,
+            "message": message,
             "lastProbeTime": null,
             "lastTransitionTime": since.unwrap_or(Time(now)),
         });
@@ -400,8 +403,14 @@ mod tests {
 
     #[test]
     fn long_messages_are_cut() {
-        assert_eq!(shortened("short"), "short");
-        let long = shortened(&"ä".repeat(2000));
-        assert!(long.len() <= EVENT_MESSAGE_LIMIT && long.ends_with(" ..."));
+        let limit = EVENT_MESSAGE_LIMIT;
+        assert_eq!(shortened("short", limit), "short");
+        let long = shortened(&"ä".repeat(2000), limit);
+        assert!(long.len() <= limit && long.ends_with(" ..."));
+        // An extender's answer may be as long as the objects of thousands of nodes.
+        let told = report(json!({}), &"x".repeat(4 << 20), None);
+        let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let patch = status_patch(&told, now).unwrap().to_string();
+        assert!(patch.len() < 2 * CONDITION_MESSAGE_LIMIT);
     }
 }

@@ -342,7 +342,7 @@ fn pod_level_requests(spec: &mut Value) {
     }
     let mut derived = Map::new();
     for name in ["cpu", "memory"] {
-        if let Some(total) = effective_request(spec, name) {
+        if let Some(total) = effective(spec, "requests", name) {
             derived.insert(name.to_owned(), Value::String(total.to_string()));
         }
     }
@@ -367,14 +367,14 @@ pub(super) fn supported_at_pod_level(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }
 
-/// What the containers of a pod need together of one resource: the sum of containers and sidecars
-/// or the highest init step, whichever is more. `None` when nobody asks.
-fn effective_request(spec: &Value, name: &str) -> Option<Quantity> {
+/// What the containers of a pod need together of one resource, by their `requests` or `limits`: the sum of containers and
+/// sidecars or the highest init step, whichever is more. `None` when nobody asks.
+pub(super) fn effective(spec: &Value, part: &str, name: &str) -> Option<Quantity> {
     let request = |c: &Value| -> Option<Quantity> {
-        at(c, &["resources", "requests", name])
-            .as_str()?
-            .parse()
+        let amount = at(c, &["resources", part, name]);
+        Quantity::from_json(amount)
             .ok()
+            .filter(|_| !amount.is_null())
     };
     let mut asked = false;
     let mut sum = Quantity::default();

@@ -30,7 +30,9 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
     };
     containers::all(spec, &scope, path, errors);
     if has(spec, &["resources"]) {
-        resources::pod(at(spec, &["resources"]), &path.child("resources"), errors);
+        let path = path.child("resources");
+        resources::pod(at(spec, &["resources"]), &path, errors);
+        resources::pod_and_containers(spec, &path, errors);
     }
     choice(
         spec,

@@ -6,7 +6,7 @@ use davit_api::quantity::Quantity;
 use serde_json::Value;
 
 use super::json::{at, entries_at, list_at, str_at};
-use super::pod_defaults::supported_at_pod_level;
+use super::pod_defaults::{effective, supported_at_pod_level};
 
 const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 const NOT_INTEGER: &str = "must be an integer";
@@ -183,6 +183,45 @@ pub(super) fn pod(resources: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
+/// Faults of what a pod asks for as a whole beside what its containers ask for: quotas and the scheduler count the former,
+/// which no container may exceed. `path` is that of the pod's resources.
+pub(super) fn pod_and_containers(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    let whole = |part: &str| entries_at(spec, &["resources", part]);
+    for part in ["requests", "limits"] {
+        for (resource, value) in whole(part) {
+            // Limits of what can be promised more than once are held to each container.
+            let counts = part == "requests" || names::is_huge_page_resource(resource);
+            let together = effective(spec, part, resource).filter(|_| counts);
+            if let (Some(together), Some(given)) = (together, parse(value))
+                && together > given
+            {
+                let fault = format!(
+                    "must be greater than or equal to aggregate container {part} of {together}"
+                );
+                let path = path.child(part).key(resource);
+                errors.push(FieldError::invalid(&path, given.to_string(), fault));
+            }
+        }
+    }
+    for (i, container) in list_at(spec, &["containers"]).iter().enumerate() {
+        for (resource, value) in whole("limits") {
+            let own = parse(at(container, &["resources", "limits", resource]));
+            if let (Some(own), Some(given)) = (own, parse(value))
+                && own > given
+            {
+                // so the original calls it
+                let path = path
+                    .child("containers")
+                    .index(i)
+                    .key(resource)
+                    .child("limits");
+                let fault = format!("must be less than or equal to pod limits of {given}");
+                errors.push(FieldError::invalid(&path, own.to_string(), fault));
+            }
+        }
+    }
+}
+
 fn requirements(
     resources: &Value,
     path: &Path,
@@ -236,5 +275,50 @@ fn requirements(
             path,
             "HugePages require cpu or memory",
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::faults;
+
+    /// Quotas count what the pod asks for as a whole, where it does.
+    #[test]
+    fn no_container_asks_for_more_than_its_pod() {
+        let asked = |whole: Value, init: Value, container: Value| {
+            let one = |name: &str, resources: Value| json!({"name": name, "image": "i", "resources": resources});
+            let pod = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {
+                "resources": whole, "initContainers": [one("i", init)],
+                "containers": [one("c", container.clone()), one("d", container)]}});
+            faults("", "v1", "Pod", &pod)
+        };
+        let cpu = |amount: &str| json!({"requests": {"cpu": amount}});
+        assert_eq!(asked(cpu("2"), cpu("2"), cpu("1")), "");
+        assert_eq!(
+            asked(cpu("10m"), json!({}), cpu("45")),
+            "spec.resources.requests[cpu]: Invalid value: \"10m\": must be greater than or equal to aggregate container \
+             requests of 90"
+        );
+        assert_eq!(
+            asked(cpu("2"), cpu("3"), cpu("1")),
+            "spec.resources.requests[cpu]: Invalid value: \"2\": must be greater than or equal to aggregate container \
+             requests of 3"
+        );
+        let memory = |request: &str, limit: &str| json!({"requests": {"memory": request}, "limits": {"memory": limit}});
+        // Together they may have more than the pod: it is held to its own.
+        let whole = memory("2Mi", "3Mi");
+        assert_eq!(asked(whole.clone(), json!({}), memory("1Mi", "2Mi")), "");
+        assert!(asked(whole, json!({}), memory("1Mi", "1Gi")).contains(
+            "spec.resources.containers[0][memory].limits: Invalid value: \"1Gi\": must be less than or equal to pod limits of 3Mi"
+        ));
+        let huge =
+            |amount: &str| json!({"requests": {"cpu": "1m"}, "limits": {"hugepages-2Mi": amount}});
+        assert!(
+            asked(huge("2Mi"), json!({}), huge("2Mi"))
+                .contains("must be greater than or equal to aggregate container limits of 4Mi")
+        );
     }
 }

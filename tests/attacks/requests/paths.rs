@@ -317,4 +317,26 @@ pub(super) fn paths_read_twice(t: &Target) {
     }
     let answer = t.get("root", "/api/v1/namespaces/foo%2f..%2fother/secrets/own");
     assert_eq!(answer.code, 404, "{}", answer.body);
+    // Who may get what is below a path may not get the path itself by another way to write it.
+    t.allowed("gina", "/metrics/slis");
+    for path in [
+        "/metrics",
+        "/metrics/",
+        "/metrics//",
+        "//metrics",
+        "/metrics/slis/",
+    ] {
+        let answer = t.get("gina", path);
+        assert!(answer.code >= 400, "{path}: {}", answer.body);
+    }
+    // Discovery is asked for both ways.
+    for path in [
+        "/api/",
+        "/apis/",
+        "/apis/apps/",
+        "/apis/apps/v1/",
+        "/version/",
+    ] {
+        t.allowed("vera", path);
+    }
 }

@@ -65,6 +65,23 @@ fn counters_are_shared() {
     );
 }
 
+/// The credential of a node may write slices into any pool.
+#[test]
+fn a_node_takes_no_pool_of_another() {
+    for newer in [1, 9] {
+        let counters = json!([{"name": "set", "counters": {"memory": {"value": "1"}}}]);
+        let other = merge(
+            slice("other", "p", "driver-a", json!([])),
+            json!({"sharedCounters": counters}),
+        );
+        let other = at(other, json!({"nodeName": "node-2"}));
+        parts("6Gi", json!([part("a", "4Gi")]))
+            .slice(generation(other, newer, 1))
+            .claim(json!([request("r", "class-a", 1)]))
+            .gets(&[&["r driver-a/p/a"]]);
+    }
+}
+
 /// partitionable-devices-devices-on-different-nodes-consume-same-counter-set,
 /// -device-counter-consumption-references-unknown-*, -validation-error-on-non-targeting-slice
 /// (checklist 64)

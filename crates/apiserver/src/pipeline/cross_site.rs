@@ -14,6 +14,7 @@ use http::{HeaderMap, Method};
 
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+const DESTINATION: HeaderName = HeaderName::from_static("sec-fetch-dest");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The policy of a page that may run and look as it likes, and is another site to this one.
@@ -35,9 +36,10 @@ pub(super) fn must_confine(headers: &HeaderMap) -> bool {
 /// 403, if it is such a request.
 pub(super) fn check(parts: &Parts) -> Result<(), Status> {
     let text = |name: HeaderName| text(&parts.headers, name);
-    // somebody follows a link: the other page does not see the answer
+    // somebody follows a link: the other page does not see the answer, and has none of it in a frame of its own
     let is_visit = matches!(parts.method, Method::GET | Method::HEAD)
         && text(MODE) == "navigate"
+        && text(DESTINATION) == "document"
         && !parts.headers.contains_key(UPGRADE);
     let is_foreign = matches!(text(SITE), "cross-site" | "same-site") && !is_visit;
     if is_foreign || opens_from_elsewhere(parts) {
@@ -132,9 +134,15 @@ mod tests {
         for site in ["cross-site", "same-site"] {
             assert!(is_refused(Method::POST, &[("sec-fetch-site", site)]));
             assert!(is_refused(Method::GET, &[("sec-fetch-site", site)]));
-            let link = [("sec-fetch-site", site), ("sec-fetch-mode", "navigate")];
-            assert!(!is_refused(Method::GET, &link));
-            assert!(is_refused(Method::POST, &link), "a form");
+            let leads_to = |what| {
+                let link = [("sec-fetch-site", site), ("sec-fetch-mode", "navigate")];
+                [&link[..], &[("sec-fetch-dest", what)]].concat()
+            };
+            assert!(!is_refused(Method::GET, &leads_to("document")));
+            assert!(is_refused(Method::POST, &leads_to("document")), "a form");
+            for part in ["iframe", "frame", "object", "embed"] {
+                assert!(is_refused(Method::GET, &leads_to(part)), "{part}");
+            }
         }
         for origin in ["https://evil.example", "http://10.0.0.1:6443", "null"] {
             let socket = [

@@ -31,23 +31,44 @@ struct Cause {
 /// Driver, pool, device.
 type DeviceKey<'a> = (&'a str, &'a str, &'a str);
 
-/// The devices of the newest generation of each pool, with their taints.
-fn devices(slices: &[Arc<ResourceSlice>]) -> impl Iterator<Item = (DeviceKey<'_>, &[DeviceTaint])> {
-    let mut newest: HashMap<(&str, &str), i64> = HashMap::new();
+/// The pool that a slice is of. A node's own slices are a pool apart: they may be written by its credential, which may name
+/// any pool, and any generation of it.
+fn pool(spec: &ResourceSliceSpec) -> (&str, &str, Option<&str>) {
+    (&spec.driver, &spec.pool.name, spec.node_name.as_deref())
+}
+
+/// The devices of the newest generation of each pool, with their taints, and the node whose they are.
+fn devices(
+    slices: &[Arc<ResourceSlice>],
+) -> impl Iterator<Item = (DeviceKey<'_>, Option<&str>, &[DeviceTaint])> {
+    let mut newest: HashMap<_, i64> = HashMap::new();
     for spec in slices.iter().map(|s| &s.spec) {
-        let generation = newest.entry((&spec.driver, &spec.pool.name)).or_default();
+        let generation = newest.entry(pool(spec)).or_default();
         *generation = spec.pool.generation.max(*generation);
     }
     let specs = slices.iter().map(|s| &s.spec);
-    let current = move |spec: &&ResourceSliceSpec| {
-        newest[&(&*spec.driver, &*spec.pool.name)] == spec.pool.generation
-    };
+    let current = move |spec: &&ResourceSliceSpec| newest[&pool(spec)] == spec.pool.generation;
     specs.filter(current).flat_map(|spec| {
         spec.devices.iter().flatten().map(move |device| {
             let key = (&*spec.driver, &*spec.pool.name, &*device.name);
-            (key, device.taints.as_deref().unwrap_or_default())
+            let taints = device.taints.as_deref().unwrap_or_default();
+            (key, spec.node_name.as_deref(), taints)
         })
     })
+}
+
+/// The one node whose devices are among a claim's.
+fn node_of(claim: &ResourceClaim) -> Option<&str> {
+    let allocation = claim.status.as_ref()?.allocation.as_ref()?;
+    let [term] = &*allocation.node_selector.as_ref()?.node_selector_terms else {
+        return None;
+    };
+    let mut fields = term.match_fields.iter().flatten();
+    let name = fields.find(|f| f.key == "metadata.name" && f.operator == "In")?;
+    match name.values.as_deref()? {
+        [node] => Some(node),
+        _ => None,
+    }
 }
 
 fn results(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
@@ -93,7 +114,8 @@ pub(super) fn evictions(
     rules: &[Arc<DeviceTaintRule>],
 ) -> Vec<Eviction> {
     // Looked at again and again in large clusters, of whose devices few are tainted.
-    let tainted = devices(slices).filter(|(_, taints)| !taints.is_empty());
+    let tainted = devices(slices).filter(|(.., taints)| !taints.is_empty());
+    let tainted = tainted.map(|(key, node, taints)| ((key, node), taints));
     let tainted: HashMap<_, _> = tainted.collect();
     let compiled: Vec<(&Arc<DeviceTaintRule>, TaintRule)> = rules
         .iter()
@@ -105,9 +127,13 @@ pub(super) fn evictions(
         return Vec::new();
     }
     for claim in claims {
+        let node = node_of(claim);
         for result in results(claim) {
             let key = (&*result.driver, &*result.pool, &*result.device);
-            let own = tainted.get(&key).copied().unwrap_or_default().iter();
+            // What a node says of a device is about its own.
+            let speakers = [None].into_iter().chain(node.map(Some));
+            let own = speakers.filter_map(|node| tainted.get(&(key, node)).copied());
+            let own = own.flatten();
             let mut causes: Vec<Cause> = own
                 .map(|t| (Taint::from(t), t.time_added.as_ref()))
                 .filter(|(t, _)| t.effect == Effect::NoExecute)
@@ -216,7 +242,7 @@ fn hits(
     let Some(compiled) = TaintRule::new(rule) else {
         return (0, 0);
     };
-    let known: BTreeSet<_> = devices(slices).map(|(key, _)| key).collect();
+    let known: BTreeSet<_> = devices(slices).map(|(key, ..)| key).collect();
     let selected = known.iter().filter(|(d, p, n)| compiled.covers(d, p, n));
     let mut evicting = rule.clone();
     "NoExecute".clone_into(&mut evicting.spec.taint.effect);
@@ -279,6 +305,45 @@ mod tests {
         );
         assert_eq!(at(&[rule(json!(null), "NoExecute")], json!([])), None);
         assert_eq!(at(&[], json!([])), None);
+    }
+
+    /// The slice may be written by the credential of its node, which may name any pool and any generation.
+    #[test]
+    fn a_node_taints_no_devices_of_another() {
+        let tainted = |node: serde_json::Value, generation: i64| -> Arc<ResourceSlice> {
+            let mut slice = json!({"metadata": {"name": "s"}, "spec": {"driver": "d",
+                "pool": {"name": "p", "generation": generation, "resourceSliceCount": 1},
+                "devices": [{"name": "x", "taints": [{"key": "k", "effect": "NoExecute"}]}]}});
+            match node.is_null() {
+                true => slice["spec"]["allNodes"] = json!(true),
+                false => slice["spec"]["nodeName"] = node,
+            }
+            Arc::new(serde_json::from_value(slice).unwrap())
+        };
+        let on = |node: Option<&str>| -> Arc<ResourceClaim> {
+            let mut claim = (*claim(json!([]))).clone();
+            let allocation = claim.status.as_mut().unwrap().allocation.as_mut().unwrap();
+            allocation.node_selector = node.map(|node| {
+                let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+                let terms = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
+                serde_json::from_value(terms).unwrap()
+            });
+            Arc::new(claim)
+        };
+        let evicts =
+            |slices: &[Arc<ResourceSlice>], claim| !evictions(&[claim], slices, &[]).is_empty();
+        let own = tainted(json!("n"), 1);
+        assert!(evicts(std::slice::from_ref(&own), on(Some("n"))));
+        let other = tainted(json!("m"), i64::MAX);
+        for claim in [on(Some("n")), on(None)] {
+            assert!(!evicts(std::slice::from_ref(&other), claim));
+        }
+        // nor does it keep the node's own from being heard
+        assert!(evicts(&[own, other], on(Some("n"))));
+        let shared = tainted(json!(null), 1);
+        for claim in [on(Some("n")), on(None)] {
+            assert!(evicts(std::slice::from_ref(&shared), claim));
+        }
     }
 
     /// Checklist 98.

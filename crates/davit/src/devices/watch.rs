@@ -7,7 +7,7 @@ use crate::plain::printable;
 use crate::table;
 use anyhow::{Context, Result, bail};
 use davit_api::devices::NodeDevices;
-use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
+use futures::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -15,6 +15,9 @@ use tokio::task::JoinSet;
 
 /// How long a watch waits before it asks a node again that went away.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// Bytes of the longest table that is read.
+const LONGEST: u64 = 16 << 20;
 
 /// How many of the first cells name the thing that a row is about.
 const KEY: usize = 3;
@@ -75,18 +78,23 @@ async fn follow(client: kube::Client, node: String, updates: mpsc::Sender<Answer
 
 async fn stream(client: &kube::Client, node: &str, updates: &mpsc::Sender<Answer>) -> Result<()> {
     let request = http::Request::get(path(node, "?watch=true")).body(Vec::new())?;
-    let mut lines = client
-        .request_stream(request)
-        .await?
-        .lines()
-        .map_err(anyhow::Error::from)
-        .boxed();
-    while let Some(line) = lines.try_next().await? {
+    let mut answer = Box::pin(client.request_stream(request).await?);
+    while let Some(line) = next_table(&mut answer).await? {
         let devices: NodeDevices =
-            serde_json::from_str(&line).context("device table of the node")?;
+            serde_json::from_slice(&line).context("device table of the node")?;
         updates.send((node.to_owned(), Ok(devices))).await?;
     }
     Ok(())
+}
+
+/// The next line of an answer, which a node gives the length it likes; `None` at the end.
+async fn next_table(answer: &mut (impl AsyncBufRead + Unpin)) -> Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    let read = answer.take(LONGEST).read_until(b'\n', &mut line).await?;
+    if read as u64 == LONGEST {
+        bail!("the device table of the node has more than {LONGEST} bytes");
+    }
+    Ok((read > 0).then_some(line))
 }
 
 /// What a watch has shown of one node.
@@ -152,6 +160,17 @@ mod tests {
     use super::*;
     use crate::devices::tests::held;
     use davit_api::devices::Device;
+
+    #[tokio::test]
+    async fn a_node_does_not_fill_the_memory() {
+        let mut answer = futures::io::Cursor::new("{}\n[]");
+        let mut next = async || next_table(&mut answer).await.unwrap();
+        assert_eq!(next().await.as_deref(), Some(&b"{}\n"[..]));
+        assert_eq!(next().await.as_deref(), Some(&b"[]"[..]));
+        assert_eq!(next().await, None);
+        let mut endless = futures::io::BufReader::new(futures::io::repeat(b' '));
+        assert!(next_table(&mut endless).await.is_err());
+    }
 
     #[test]
     fn a_watch_shows_what_changed() {

@@ -168,6 +168,23 @@ async fn a_pod_runs_and_is_deleted_in_order() {
     node.stop().await;
 }
 
+/// Annotations are written by whoever makes a pod: static pods are none that come from the API server.
+#[tokio::test]
+async fn a_pod_that_calls_itself_static_is_none() {
+    let mut node = Node::start().await;
+    let path = "/api/v1/namespaces/default/pods/a";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "a", "namespace": "default", "uid": "uid-a",
+            "annotations": {"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": "h"}},
+        "spec": {"nodeName": "n1", "containers": [container("main", "sleep")]}, "status": {"phase": "Pending"}});
+    node.api.put(path, pod);
+    node.phase(path, "Running").await;
+    node.delete(path, 1);
+    let api = node.api.clone();
+    wait("pod is gone", || api.get(path).is_none().then_some(())).await;
+    node.stop().await;
+}
+
 /// As with the kubelet: only an agent that starts registers its node.
 #[tokio::test]
 async fn a_deleted_node_stays_away_until_its_agent_starts_again() {

@@ -5,20 +5,19 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::UnixListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
 use tower::layer::util::{Identity, Stack};
 
 use super::deadline::DeadlineLayer;
+use super::seats::Seats;
 use super::{Error, Repaired};
 
-/// Connections served at once on one socket; more wait in the backlog.
+/// Connections served at once on one socket.
 const MAX_CONNECTIONS: usize = 1024;
 /// How long open calls may go on after a server was told to stop.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -179,16 +178,20 @@ fn incoming(
     listener: Listener,
     stop: CancellationToken,
 ) -> impl tokio_stream::Stream<Item = io::Result<Repaired>> {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let seats = Seats::new(MAX_CONNECTIONS);
     futures::stream::unfold(
-        (listener, slots, stop),
-        |(listener, slots, stop)| async move {
-            let slot = slots.clone().acquire_owned().await.ok();
+        (listener, seats, stop),
+        |(listener, seats, stop)| async move {
             loop {
                 match listener.inner.accept().await {
                     Ok((stream, _)) => {
-                        let stream = Repaired::with_stop(stream, stop.clone(), slot);
-                        return Some((Ok(stream), (listener, slots, stop)));
+                        let process = stream.peer_cred().ok().and_then(|peer| peer.pid());
+                        let Some(seat) = seats.take(process, &stop).await else {
+                            tracing::warn!(path = %listener.path.display(), "too many connections");
+                            continue;
+                        };
+                        let stream = Repaired::with_seat(stream, seat);
+                        return Some((Ok(stream), (listener, seats, stop)));
                     }
                     Err(e) => {
                         // Out of descriptors or a peer that left early: the socket itself is fine.

@@ -12,39 +12,40 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
 use super::authority::Repair;
+use super::seats::Seat;
 
 const READ_SIZE: usize = 16 * 1024;
 
 /// An accepted connection. Reads yield the client's bytes with every unusable `:authority`
 /// replaced by `localhost`; writes pass through. Reads fail once the server is told to stop
-/// for good, which ends the connection's task.
+/// for good, or another client needs the place more, which ends the connection's task.
 pub struct Repaired {
     inner: UnixStream,
     repair: Repair,
     buffer: Box<[u8]>,
     ready: BytesMut,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
-    _slot: Option<tokio::sync::OwnedSemaphorePermit>,
+    seat: Option<Seat>,
 }
 
 impl Repaired {
     /// Wraps a connection as accepted; nothing may have been read from it yet.
     pub fn new(inner: UnixStream) -> Self {
-        Self::with_stop(inner, CancellationToken::new(), None)
+        Self::with(inner, CancellationToken::new(), None)
     }
 
-    pub(super) fn with_stop(
-        inner: UnixStream,
-        stop: CancellationToken,
-        slot: Option<tokio::sync::OwnedSemaphorePermit>,
-    ) -> Self {
+    pub(super) fn with_seat(inner: UnixStream, seat: Seat) -> Self {
+        Self::with(inner, seat.end().clone(), Some(seat))
+    }
+
+    fn with(inner: UnixStream, stop: CancellationToken, seat: Option<Seat>) -> Self {
         Self {
             inner,
             repair: Repair::new(),
             buffer: vec![0; READ_SIZE].into_boxed_slice(),
             ready: BytesMut::new(),
             stop: Box::pin(stop.cancelled_owned()),
-            _slot: slot,
+            seat,
         }
     }
 }
@@ -64,6 +65,9 @@ impl AsyncRead for Repaired {
             ready!(Pin::new(&mut this.inner).poll_read(cx, &mut chunk))?;
             if chunk.filled().is_empty() {
                 return Poll::Ready(Ok(()));
+            }
+            if let Some(seat) = &this.seat {
+                seat.heard();
             }
             this.repair
                 .push(chunk.filled(), &mut this.ready)

@@ -156,7 +156,7 @@ impl Extenders {
             let question = wire::victims(&shown, &candidates, names_only);
             let answer = self.call(extender, &extender.config.preempt_verb, &question);
             let judged = match answer.await {
-                Ok(answer) => choose(extender, &candidates, &answer),
+                Ok(answer) => choose(extender, pod, &candidates, &answer),
                 Err(error) => Err(error),
             };
             match judged {
@@ -227,9 +227,10 @@ fn judge(
     Ok((fits.into_values().collect(), refused))
 }
 
-/// The preemptions that an answer leaves.
+/// The preemptions that an answer leaves. Whoever makes room is less important than who needs it, whatever an extender says.
 fn choose(
     extender: &Extender,
+    preemptor: &PodInfo,
     sent: &[NodeVictims],
     answer: &serde_json::Value,
 ) -> Result<Vec<NodeVictims>, ExtenderError> {
@@ -252,6 +253,12 @@ fn choose(
                     extender.name
                 )));
             };
+            if pod.priority >= preemptor.priority {
+                return Err(ExtenderError::Answer(format!(
+                    "extender: {} claims to preempt pod (UID: {uid}) on node: {name}, whose priority is not lower",
+                    extender.name
+                )));
+            }
             pods.push(pod.clone());
         }
         if pods.is_empty() {

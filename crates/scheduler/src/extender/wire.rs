@@ -12,7 +12,7 @@ use super::answers::NodeVictims;
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
 
-/// Longest sentence about a node that is passed on, in characters.
+/// Longest sentence that is passed on, in characters.
 const LONGEST_REASON: usize = 1024;
 
 /// An object without `apiVersion` and `kind`, which objects in lists and fields do not have.
@@ -89,7 +89,7 @@ fn field<'a>(answer: &'a Value, name: &str) -> &'a Value {
 /// What the extender says went wrong.
 pub(super) fn error_of(answer: &Value) -> Option<String> {
     let error = field(answer, "Error").as_str()?;
-    (!error.is_empty()).then(|| error.to_owned())
+    (!error.is_empty()).then(|| error.chars().take(LONGEST_REASON).collect())
 }
 
 /// The nodes that the answer leaves; `None`: it leaves none.

@@ -330,6 +330,10 @@ async fn lies_about_victims_fail_the_attempt() {
             "claims to preempt pod (UID: nobody) on node: n, but the pod is not found on that node",
         ),
         (json!([]), "expected at least one victim pod on node \"n\""),
+        (
+            json!([{"UID": "uid-low"}, {"UID": "uid-important"}]),
+            "claims to preempt pod (UID: uid-important) on node: n, whose priority is not lower",
+        ),
     ] {
         let answer = json!({"NodeNameToMetaVictims": {"n": {"Pods": victims}}});
         let server = Server::start(move |_, _| (200, answer.clone(), NOW)).await;
@@ -339,12 +343,16 @@ async fn lies_about_victims_fail_the_attempt() {
         ));
         bed.node("n", "1");
         bed.pod("low", "1", json!({"nodeName": "n", "priority": 0}));
+        let important = json!({"nodeName": "n", "priority": 10});
+        bed.pod("important", "0", important);
         bed.pod("high", "1", json!({"priority": 10}));
         bed.until(text, |b| {
             b.message("high").is_some_and(|m| m.ends_with(text))
         })
         .await;
-        assert!(bed.api.get("pods", "default", "low").is_some());
+        for kept in ["low", "important"] {
+            assert!(bed.api.get("pods", "default", kept).is_some(), "{kept}");
+        }
         let whole = &server.calls("preempt")[0]["NodeNameToVictims"]["n"];
         assert_eq!(whole["Pods"][0]["metadata"]["name"], "low");
         bed.stop().await;
