@@ -70,6 +70,8 @@ impl NodeNetwork {
         let links = links_of(&options.data_dir);
         let tables = Tables::open(&table_of(&links), &links, Some(&options.data_dir));
         let tables = Arc::new(tables.map_err(failed("nf_tables"))?);
+        // which the rules have the kernel remember connections for
+        options.proxy.conntrack.set();
         let dir = options.data_dir.join("network/pods");
         let metric = metric_of(&options.data_dir);
         let ways = Ways::new(options.ways, tables.clone(), metric);
