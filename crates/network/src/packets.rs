@@ -2,6 +2,7 @@
 //! tested.
 
 mod announce;
+mod bandwidth;
 mod dual;
 mod gateway;
 mod policy;
@@ -168,14 +169,22 @@ impl Machine {
 
     /// A pod whose policies nobody has written yet.
     fn closed_pod(&self, name: &str, ports: Vec<PortMapping>) -> Pod {
+        let asked = PodNetwork {
+            ports,
+            ..PodNetwork::default()
+        };
+        self.asking_pod(name, asked)
+    }
+
+    /// A pod that asks for this, and whose policies nobody has written yet.
+    fn asking_pod(&self, name: &str, asked: PodNetwork) -> Pod {
         let namespace = Namespace::new();
         let network = PodNetwork {
             sandbox_id: format!("{name}1"),
             name: name.to_owned(),
             namespace: "default".to_owned(),
             netns: namespace.path.clone(),
-            ports,
-            ..PodNetwork::default()
+            ..asked
         };
         let addresses = self.links.attach_here(&network).unwrap();
         let addresses = addresses.iter().map(|text| text.parse().unwrap());
