@@ -218,6 +218,7 @@ async fn choose(
         }),
         proxy: options.proxy.options(node.address)?,
         ways: options.routes.options(),
+        strict_policies: options.network_policy_strict,
     };
     let opening = tokio::task::spawn_blocking(|| NodeNetwork::open(made));
     let own = match opening.await.context("the pods' network")? {

@@ -38,6 +38,8 @@ pub struct Options {
     pub proxy: ProxyOptions,
     /// How the pods of other nodes are reached.
     pub ways: WayOptions,
+    /// Connections that stand end when a network policy forbids them.
+    pub strict_policies: bool,
 }
 
 /// A node's network.
@@ -114,15 +116,12 @@ impl NodeNetwork {
         let namespaces = all(&client, &mut tasks, &cancel);
         let known = policy::Known {
             node: self.options.node.clone(),
+            strict: self.options.strict_policies,
             namespaces: namespaces.clone(),
             resolvers: self.resolvers.subscribe(),
             ranges: self.ranges.subscribe(),
         };
-        let table = policy::Table {
-            tables: self.tables.clone(),
-            links: self.links(),
-        };
-        tasks.spawn(policy::run(client.clone(), known, table, cancel.clone()));
+        let links = self.links();
         let (tables, node) = (self.tables.clone(), self.options.node.clone());
         let proxy = self.options.proxy.clone();
         let component = "route-controller";
@@ -136,13 +135,19 @@ impl NodeNetwork {
         };
         let mut follower = Follower::start(
             Arc::new(hosted),
-            tables,
+            tables.clone(),
             node,
             proxy,
             &client,
             &mut tasks,
             &cancel,
         );
+        let table = policy::Table {
+            tables,
+            links,
+            metrics: follower.policies(),
+        };
+        tasks.spawn(policy::run(client.clone(), known, table, cancel.clone()));
         if let Some(options) = options {
             let sources = dns::Sources {
                 services: follower.services.services.clone(),
