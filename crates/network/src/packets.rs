@@ -199,6 +199,33 @@ impl Machine {
 
     /// Has these policies stand, as (namespace `default`) specs; pods are labelled `app` with their names.
     fn judge(&self, policies: &[Json]) {
+        let world = self.world(policies);
+        for ruleset in self.tables.all() {
+            let (family, as_of) = (ruleset.family(), ruleset.pods_changed());
+            let pods = self.links.pods(family).unwrap();
+            let written = ruleset.judge(as_of, &judgement(&world, family, &pods));
+            let Judged::Written(refused) = written.unwrap() else {
+                panic!("pods have not changed");
+            };
+            assert!(refused.is_empty(), "{refused:?}");
+        }
+    }
+
+    /// Ends the connections that these policies forbid; how many.
+    fn end_forbidden(&self, policies: &[Json]) -> usize {
+        let world = self.world(policies);
+        let mut netlink = davit_net::route::Netlink::open().unwrap();
+        let own = netlink.all_addresses().unwrap().into_iter();
+        let own = own.map(|(address, _)| address).collect();
+        let ended = self.tables.all().into_iter().map(|ruleset| {
+            let pods = self.links.pods(ruleset.family()).unwrap();
+            let judgement = judgement(&world, ruleset.family(), &pods);
+            ruleset.end_forbidden(&judgement, &own).unwrap()
+        });
+        ended.sum()
+    }
+
+    fn world(&self, policies: &[Json]) -> PolicyWorld {
         let mut world = PolicyWorld::default();
         world.set_namespace("default", Some(BTreeMap::new()));
         let mut named: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
@@ -221,15 +248,7 @@ impl Machine {
             let policy = CompiledPolicy::new(&serde_json::from_value(policy).unwrap());
             world.set_policy("default", &number.to_string(), Some(policy));
         }
-        for ruleset in self.tables.all() {
-            let (family, as_of) = (ruleset.family(), ruleset.pods_changed());
-            let pods = self.links.pods(family).unwrap();
-            let written = ruleset.judge(as_of, &judgement(&world, family, &pods));
-            let Judged::Written(refused) = written.unwrap() else {
-                panic!("pods have not changed");
-            };
-            assert!(refused.is_empty(), "{refused:?}");
-        }
+        world
     }
 
     /// What the proxy would write.
