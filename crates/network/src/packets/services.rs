@@ -46,14 +46,14 @@ fn in_each_family(test: impl Fn(&World) + Copy + Send + 'static) {
     });
     alone(move || {
         let own = ["fd00:10:244::/64"];
-        let Some(machine) = super::dual::dual(&own) else {
+        let Some(machine) = dual::dual(&own) else {
             return;
         };
         let six = |text: &str| text.parse().unwrap();
         test(&World {
             ruleset: machine.tables.of(Family::V6).unwrap(),
             machine,
-            seen: super::dual::seen_of(&own),
+            seen: dual::seen_of(&own),
             own: six("2001:db8::10"),
             cluster_ip: six("fd00:10:96::9"),
             balanced: six("2001:db8:7::7"),
