@@ -141,6 +141,12 @@ fn fetch_here(url: &str) -> Result<String, String> {
     }
 }
 
+/// A setting of the kernel's memory of connections, in the network of the test.
+fn conntrack(setting: &str) -> String {
+    let file = format!("/proc/sys/net/netfilter/nf_conntrack_{setting}");
+    std::fs::read_to_string(file).unwrap().trim().to_owned()
+}
+
 /// A pod with a web server that answers with its own name.
 fn web(name: &str, app: &str, ports: &str) -> String {
     format!(
@@ -162,6 +168,14 @@ spec:
     ports: [{{name: http, containerPort: 8080{ports}}}]
   volumes: [{{name: tmp, emptyDir: {{}}}}]
 "#
+    )
+}
+
+/// The pod with limits of its bandwidth.
+fn limited(pod: &str) -> String {
+    pod.replace(
+        "metadata:\n",
+        "metadata:\n  annotations: {kubernetes.io/ingress-bandwidth: 1G, kubernetes.io/egress-bandwidth: 800M}\n",
     )
 }
 
@@ -217,12 +231,12 @@ fn items_1_9_10_a_pod_talks_to_the_api_server() {
 }
 
 #[test]
-fn items_23_37_63_services_lead_to_pods() {
+fn items_23_37_61_63_services_lead_to_pods() {
     let Some(net) = Net::up(&[]) else { return };
     let all = [
         web("a", "web", ""),
         web("b", "web", ""),
-        web("client", "me", ", hostPort: 9080"),
+        limited(&web("client", "me", ", hostPort: 9080")),
         service(
             "web",
             "type: NodePort, ports: [{port: 80, targetPort: http}]",
@@ -245,6 +259,17 @@ fn items_23_37_63_services_lead_to_pods() {
         fetch_here(&format!("http://{}:8080", ip("b"))).as_deref(),
         Ok("b")
     );
+
+    // As kube-proxy sets them.
+    assert_eq!(conntrack("tcp_timeout_close_wait"), "3600");
+    assert_eq!(conntrack("tcp_timeout_established"), "86400");
+    // What the pod receives, and what it sends.
+    if program("tc").is_some() {
+        let queues = run(Command::new("tc").args(["qdisc", "show"]));
+        for rate in ["rate 800Mbit", "rate 1Gbit"] {
+            assert!(queues.contains(rate), "{queues}");
+        }
+    }
 
     // By address, by every form of its name, from a pod and from the node.
     let address = net.path("service/web", ".spec.clusterIP");
@@ -356,6 +381,33 @@ fn items_81_90_pods_resolve_names() {
         "jsonpath={.spec.clusterIP}",
     ]);
     assert_eq!(dns.as_deref(), Ok("10.96.0.10"));
+    // Endpoints of v1, as every Service has them.
+    let endpoints = |path: &str| {
+        let path = format!("jsonpath={{{path}}}");
+        net.get(&["endpoints", "kube-dns", "-n", "kube-system", "-o", &path])
+            .unwrap_or_default()
+    };
+    let gateway = net.path("node/node-1", ".spec.podCIDR");
+    let gateway = gateway.replace(".0/24", ".1");
+    eventually("endpoints of the name servers", STEP, || {
+        endpoints(".subsets[0].addresses[*].ip") == gateway
+    });
+    assert_eq!(endpoints(".subsets[0].ports[*].port"), "53 53 9153");
+    let slices = "jsonpath={.items[*].metadata.name}";
+    let slices = [
+        "endpointslices",
+        "-n",
+        "kube-system",
+        "-l",
+        "kubernetes.io/service-name=kube-dns",
+        "-o",
+        slices,
+    ];
+    assert_eq!(
+        net.get(&slices).as_deref(),
+        Ok("kube-dns-davit"),
+        "none is mirrored"
+    );
     let conf = net.exec("db-0", "cat /etc/resolv.conf").unwrap();
     assert!(conf.contains("nameserver 10.96.0.10"), "{conf}");
     assert!(
@@ -403,6 +455,7 @@ fn items_81_90_pods_resolve_names() {
     eventually("davit's servers are not behind it", STEP, || {
         net.get(&["endpointslice", "kube-dns-davit", "-n", "kube-system"])
             .is_err()
+            && !endpoints("").contains(&gateway)
     });
 }
 

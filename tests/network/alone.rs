@@ -1,6 +1,6 @@
 //! Names of others, and the parts of the network that run alone: `davit proxy`, `davit dns`.
 
-use super::{DAVIT, NODE_IP, Net, STEP, fetch_here, lookup, own_network, web};
+use super::{DAVIT, NODE_IP, Net, STEP, conntrack, fetch_here, lookup, own_network, web};
 use crate::harness::{eventually, kubectl_binary, output, run};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -154,7 +154,7 @@ endpoints: [{addresses: [192.0.2.10], nodeName: node-1}]
 "#;
 
 #[test]
-fn items_58_59_a_proxy_alone() {
+fn items_58_59_61_a_proxy_alone() {
     if kubectl_binary("1.33").is_none() || own_network().is_none() {
         return;
     }
@@ -168,7 +168,7 @@ fn items_58_59_a_proxy_alone() {
     let text = format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
          bindAddress: 0.0.0.0\nmode: \"\"\nclusterCIDR: 10.244.0.0/16\n\
-         healthzBindAddress: {NODE_IP}\nclientConnection: {{kubeconfig: {}}}\nconntrack: {{min: 131072}}\n",
+         healthzBindAddress: {NODE_IP}\nclientConnection: {{kubeconfig: {}}}\nconntrack: {{maxPerCore: 0, tcpCloseWaitTimeout: 90m, udpTimeout: 45s}}\n",
         net.cluster.kubeconfig.display()
     );
     std::fs::write(&file, text).unwrap();
@@ -181,6 +181,9 @@ fn items_58_59_a_proxy_alone() {
     ];
     for url in &urls {
         eventually(url, STEP, || fetch_here(url).as_deref() == Ok("here"));
+    }
+    for (setting, value) in [("tcp_timeout_close_wait", "5400"), ("udp_timeout", "45")] {
+        assert_eq!(conntrack(setting), value, "{setting}");
     }
     let healthz = format!("http://{NODE_IP}:10256/healthz");
     assert!(fetch_here(&healthz).unwrap().contains("nodeEligible"));

@@ -41,8 +41,8 @@ fn policy(name: &str, spec: &str) -> String {
 }
 
 /// Pods `a` and `b` in namespace `default`, `c` in `other`, and a Service for `a`.
-fn inhabited() -> Option<Net> {
-    let net = Net::up(&[])?;
+fn inhabited(flags: &[&str]) -> Option<Net> {
+    let net = Net::up(flags)?;
     net.create("apiVersion: v1\nkind: Namespace\nmetadata: {name: other, labels: {team: x}}\n");
     eventually("the service account of the other namespace", STEP, || {
         net.get(&["-n", "other", "serviceaccount", "default"])
@@ -62,14 +62,29 @@ fn address(net: &Net, namespace: &str, pod: &str) -> String {
 }
 
 #[test]
-fn items_101_to_107_who_reaches_a_pod() {
-    let Some(net) = inhabited() else { return };
+fn items_101_to_107_112_who_reaches_a_pod() {
+    let Some(net) = inhabited(&["--network-policy-strict"]) else {
+        return;
+    };
     let a = format!("http://{}:8080", address(&net, "default", "a"));
     let by_service = "http://a.default";
     for pod in ["default/b", "other/c"] {
         comes_to_reach(&net, pod, &a);
         comes_to_reach(&net, pod, by_service);
     }
+
+    // A connection that stands, and says when it has ended.
+    let hold = format!(
+        "import socket, time\ns = socket.create_connection((\"{}\", 8080))\n\
+         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000)\nprint(\"stands\", flush=True)\n\
+         try:\n    while True:\n        s.sendall(b\"x\")\n        time.sleep(0.2)\n\
+         except OSError:\n    print(\"ended\", flush=True)",
+        address(&net, "default", "a")
+    );
+    let start = format!("python3 -c '{hold}' > /tmp/www/held 2>/tmp/www/fault </dev/null &");
+    inside(&net, "default/b", &start).unwrap();
+    let held = || inside(&net, "default/b", "cat /tmp/www/held").unwrap_or_default();
+    eventually("it stands", STEP, || held() == "stands");
 
     // Nobody, but the node and its probes.
     net.create(&policy("deny", "{podSelector: {}, policyTypes: [Ingress]}"));
@@ -78,8 +93,19 @@ fn items_101_to_107_who_reaches_a_pod() {
         ceases_to_reach(&net, pod, by_service);
     }
     assert_eq!(fetch_here(&a).as_deref(), Ok("a"), "from the node");
+    eventually("the connection ends", STEP, || held() == "stands\nended");
     net.create(&web("d", "d", ""));
     net.wait_ready(&["a", "b", "d"]);
+    let metrics = fetch_here("http://127.0.0.1:10249/metrics").unwrap();
+    for line in [
+        "davit_network_policy_policies 1",
+        r#"davit_network_policy_isolated_pods{direction="ingress"} 3"#,
+        r#"davit_network_policy_isolated_pods{direction="egress"} 0"#,
+    ] {
+        assert!(metrics.contains(line), "{line} in {metrics}");
+    }
+    let ended = "davit_network_policy_ended_connections_total 0";
+    assert!(!metrics.contains(ended), "{metrics}");
     let d = format!("http://{}:8080", address(&net, "default", "d"));
     assert!(
         !reaches(&net, "default/b", &d),
@@ -123,7 +149,9 @@ fn items_101_to_107_who_reaches_a_pod() {
 
 #[test]
 fn items_108_to_111_whom_a_pod_reaches() {
-    let Some(mut net) = inhabited() else { return };
+    let Some(mut net) = inhabited(&[]) else {
+        return;
+    };
     let a = format!("http://{}:8080", address(&net, "default", "a"));
     let c = format!("http://{}:8080", address(&net, "other", "c"));
     let resolves = |net: &Net| {
@@ -180,7 +208,7 @@ fn items_108_to_111_whom_a_pod_reaches() {
 
 #[test]
 fn who_sends_as_another_pod_gets_nowhere() {
-    let Some(net) = inhabited() else { return };
+    let Some(net) = inhabited(&[]) else { return };
     let spoof = web("spoof", "spoof", "").replace(
         "    command:",
         "    securityContext: {capabilities: {add: [NET_ADMIN]}}\n    command:",

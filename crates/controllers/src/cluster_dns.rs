@@ -8,7 +8,7 @@ use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
 use davit_netplan::{Family, range_of};
-use k8s_openapi::api::core::v1::{Node, Service, ServicePort};
+use k8s_openapi::api::core::v1::{Endpoints, Node, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Api;
@@ -28,6 +28,8 @@ fn slice_name(family: Family) -> &'static str {
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
+const ENDPOINTS_MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 const MANAGER: &str = "cluster-dns.davit.dev";
 /// Nodes with this annotation answer at the gateway of their pods.
 const SERVES: &str = "davit.dev/cluster-dns";
@@ -67,6 +69,14 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, addresses: Vec<IpAddr>) {
             let names = Family::ALL.map(slice_name);
             let ours = found.namespace == NAMESPACE && names.contains(&found.name.as_str());
             ours.then(key).into_iter().collect()
+        },
+    );
+    spawner.feed(
+        &informers.endpoints,
+        &queue,
+        move |endpoints: &Endpoints| {
+            let found = ObjectKey::of(endpoints);
+            (found == key()).then_some(found).into_iter().collect()
         },
     );
     let endpoints = |node: &Node| Family::ALL.map(|family| endpoint(node, family));
@@ -163,6 +173,42 @@ fn slice(family: Family, endpoints: &[Value]) -> Value {
     })
 }
 
+/// The same as Endpoints of v1, for those who read no slices: of the Service's first family, as everywhere.
+fn endpoints_of(endpoints: &[Value]) -> Value {
+    let addresses = |ready: bool| {
+        let of = endpoints
+            .iter()
+            .filter(move |endpoint| endpoint["conditions"]["ready"] == ready);
+        let addresses: Vec<Value> = of
+            .map(|endpoint| json!({ "ip": endpoint["addresses"][0], "nodeName": endpoint["nodeName"] }))
+            .collect();
+        (!addresses.is_empty()).then_some(addresses)
+    };
+    let subset = json!({
+        "addresses": addresses(true),
+        "notReadyAddresses": addresses(false),
+        "ports": slice(Family::V4, &[])["ports"],
+    });
+    json!({
+        "metadata": {
+            "name": NAME, "namespace": NAMESPACE,
+            // its slices are davit's own
+            "labels": { SKIP_MIRROR: "true", ENDPOINTS_MANAGED_BY: MANAGER },
+        },
+        "subsets": if endpoints.is_empty() { Value::Null } else { json!([subset]) },
+    })
+}
+
+/// Whether Endpoints are davit's own.
+fn is_managed(endpoints: &Endpoints) -> bool {
+    let labels = endpoints.metadata.labels.as_ref();
+    labels.is_some_and(|labels| {
+        labels
+            .get(ENDPOINTS_MANAGED_BY)
+            .is_some_and(|by| by == MANAGER)
+    })
+}
+
 fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, Error> {
     serde_json::from_value(value).map_err(|error| Error::Invalid(error.to_string()))
 }
@@ -197,6 +243,38 @@ impl ClusterDns {
                 gone_is_none(written).context(|| format!("write {}", what()))?;
             }
             Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Those of somebody else stay.
+    async fn write_endpoints(&self) -> Result<(), Error> {
+        let family = self.families().next().unwrap_or(Family::V4);
+        let wanted: Endpoints = parsed(endpoints_of(&self.endpoints(family)))?;
+        let all: Api<Endpoints> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let what = || format!("endpoints {NAMESPACE}/{NAME}");
+        match self.informers.endpoints.get(Some(NAMESPACE), NAME) {
+            None => {
+                let made = all.create(&PostParams::default(), &wanted).await;
+                exists_is_none(made).context(|| format!("create {}", what()))?;
+            }
+            Some(held) if is_managed(&held) && held.subsets != wanted.subsets => {
+                let mut new = (*held).clone();
+                new.subsets = wanted.subsets;
+                let written = all.replace(NAME, &PostParams::default(), &new).await;
+                gone_is_none(written).context(|| format!("write {}", what()))?;
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    async fn remove_endpoints(&self) -> Result<(), Error> {
+        let held = self.informers.endpoints.get(Some(NAMESPACE), NAME);
+        if held.is_some_and(|held| is_managed(&held)) {
+            let all: Api<Endpoints> = Api::namespaced(self.client.clone(), NAMESPACE);
+            let deleted = all.delete(NAME, &DeleteParams::default()).await;
+            gone_is_none(deleted).context(|| format!("delete endpoints {NAMESPACE}/{NAME}"))?;
         }
         Ok(())
     }
@@ -261,11 +339,13 @@ impl Reconcile for ClusterDns {
             for family in self.families() {
                 self.remove_slice(family).await?;
             }
+            self.remove_endpoints().await?;
         } else {
             self.add_metrics(&held).await?;
             for family in self.families() {
                 self.write_slice(family).await?;
             }
+            self.write_endpoints().await?;
         }
         Ok(Next::Wait)
     }
@@ -299,6 +379,20 @@ mod tests {
         let metrics = ports.pop();
         assert!(add_metrics_port(&mut made), "of an older davit");
         assert_eq!(made.spec.unwrap().ports.unwrap().pop(), metrics);
+        let both: Endpoints = parsed(endpoints_of(&[found.clone(), lost])).unwrap();
+        assert!(is_managed(&both));
+        let [subset] = &both.subsets.unwrap()[..] else {
+            panic!("one subset expected")
+        };
+        let ready = &subset.addresses.as_ref().unwrap()[0];
+        assert_eq!(
+            (ready.ip.as_str(), ready.node_name.as_deref()),
+            ("10.244.3.1", Some("n"))
+        );
+        assert_eq!(subset.not_ready_addresses.as_ref().unwrap().len(), 1);
+        assert_eq!(subset.ports.as_ref().unwrap().len(), 3);
+        let none: Endpoints = parsed(endpoints_of(&[])).unwrap();
+        assert_eq!(none.subsets, None);
         parsed::<EndpointSlice>(slice(Family::V4, &[found])).unwrap();
         let six = endpoint(
             &node("true", Some("fd00:10:244:3::/64"), "True"),

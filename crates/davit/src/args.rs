@@ -499,6 +499,10 @@ pub(crate) struct NodeOptions {
     pub(crate) proxy: crate::proxy_flags::ProxyFlags,
     #[command(flatten)]
     pub(crate) routes: crate::route_flags::RouteFlags,
+    /// End connections that a new network policy forbids within seconds, where davit connects pods. Without it policies
+    /// decide about new ones
+    #[arg(long)]
+    pub(crate) network_policy_strict: bool,
     /// Where the volumes of class `standard` are kept on this node [default: `volumes` below the data dir]
     #[arg(long, value_name = "DIR")]
     pub(crate) volumes_dir: Option<PathBuf>,

@@ -1,5 +1,6 @@
 //! Flags of `davit proxy`, under kube-proxy's names.
 
+use crate::conntrack_flags::ConntrackFlags;
 use crate::proxy_config::KubeProxyConfiguration;
 use crate::proxy_flags::BindAddress;
 use anyhow::{Context, Result, bail};
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Proxy {
     /// KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1), as kubeadm writes it
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "conntrack")]
     config: Option<PathBuf>,
     /// How to reach the API server; the configuration's clientConnection.kubeconfig wins
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
@@ -45,6 +46,8 @@ pub(crate) struct Proxy {
     /// Masquerade whatever goes to cluster addresses
     #[arg(long, conflicts_with = "config")]
     masquerade_all: bool,
+    #[command(flatten)]
+    conntrack: ConntrackFlags,
     /// Remove what a proxy has left in the kernel, and end
     #[arg(long)]
     pub(crate) cleanup: bool,
@@ -84,6 +87,9 @@ impl Proxy {
         }
         if let Some(address) = self.metrics_bind_address {
             alone.proxy.metrics = address.0;
+        }
+        if self.config.is_none() {
+            alone.proxy.conntrack = self.conntrack.limits();
         }
         Ok(alone)
     }
@@ -154,6 +160,10 @@ mod tests {
         assert!(alone(&["--proxy-mode=ipvs"]).is_err());
         // What a file says is not said again.
         assert!(line(&["--config=f", "--cluster-cidr=10.0.0.0/8"]).is_err());
+        assert!(line(&["--config=f", "--conntrack-min=1"]).is_err());
+        let conntrack = alone(&["--conntrack-min=1", "--conntrack-tcp-be-liberal"]);
+        let conntrack = conntrack.unwrap().proxy.conntrack;
+        assert!(conntrack.exact && conntrack.min == 1 && conntrack.tcp_be_liberal);
         assert!(line(&["--config=f", "--hostname-override=n"]).is_ok());
     }
 }

@@ -9,6 +9,7 @@ mod cluster_flag;
 mod completion;
 mod components;
 mod configuration;
+mod conntrack_flags;
 mod debug;
 mod demo;
 mod devices;

@@ -218,6 +218,7 @@ async fn choose(
         }),
         proxy: options.proxy.options(node.address)?,
         ways: options.routes.options(),
+        strict_policies: options.network_policy_strict,
     };
     let opening = tokio::task::spawn_blocking(|| NodeNetwork::open(made));
     let own = match opening.await.context("the pods' network")? {
@@ -237,10 +238,7 @@ async fn choose(
     if options.dns && node.cluster_dns.servers.is_empty() {
         node.cluster_dns.servers = vec![services.primary().dns().to_string()];
     }
-    node.network = NetworkAbilities {
-        host_ports: true,
-        bandwidth: false,
-    };
+    node.network = NetworkAbilities::ALL;
     let links = own.links();
     let connects: Arc<dyn Connects> = if usual {
         Arc::new(CniOrOwn::new(cni(node_paths.cni_conf()), links))

@@ -1,9 +1,10 @@
 //! KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1), as kubeadm writes it (spec network.md 3.7).
 
+use crate::protection::duration;
 use crate::proxy_flags::BindAddress;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use davit_netplan::{Family, Network};
-use davit_network::{LocalPods, NodePortAddresses, ProxyAlone, ProxyOptions};
+use davit_network::{ConntrackLimits, LocalPods, NodePortAddresses, ProxyAlone, ProxyOptions};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -14,7 +15,7 @@ const HEALTHZ: &str = "0.0.0.0:10256";
 const METRICS: &str = "127.0.0.1:10249";
 
 /// Fields that have an effect.
-const IN_FORCE: [&str; 12] = [
+const IN_FORCE: [&str; 19] = [
     "apiVersion",
     "kind",
     "mode",
@@ -25,6 +26,13 @@ const IN_FORCE: [&str; 12] = [
     "metricsBindAddress",
     "nodePortAddresses",
     "clientConnection.kubeconfig",
+    "conntrack.maxPerCore",
+    "conntrack.min",
+    "conntrack.tcpBeLiberal",
+    "conntrack.tcpCloseWaitTimeout",
+    "conntrack.tcpEstablishedTimeout",
+    "conntrack.udpStreamTimeout",
+    "conntrack.udpTimeout",
     "iptables.masqueradeAll",
     "nftables.masqueradeAll",
 ];
@@ -64,6 +72,7 @@ pub(crate) struct KubeProxyConfiguration {
     pub(crate) client_connection: Connection,
     pub(crate) iptables: Rules,
     pub(crate) nftables: Rules,
+    conntrack: Conntrack,
     /// Given, and without effect.
     #[serde(skip)]
     pub(crate) ignored: Vec<String>,
@@ -81,6 +90,57 @@ pub(crate) struct Connection {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Rules {
     pub(crate) masquerade_all: bool,
+}
+
+/// Limits of the kernel's memory of connections.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Conntrack {
+    max_per_core: Option<i32>,
+    min: Option<i32>,
+    tcp_be_liberal: Option<bool>,
+    tcp_established_timeout: Option<String>,
+    tcp_close_wait_timeout: Option<String>,
+    udp_timeout: Option<String>,
+    udp_stream_timeout: Option<String>,
+}
+
+impl Conntrack {
+    fn limits(&self) -> Result<ConntrackLimits> {
+        let usual = ConntrackLimits::default();
+        let number = |field: &'static str, given: Option<i32>, usual| match given.map(u32::try_from)
+        {
+            None => Ok(usual),
+            Some(Ok(number)) => Ok(number),
+            Some(Err(_)) => bail!("{field}: must be greater than or equal to 0"),
+        };
+        let time = |field: &'static str, given: &Option<String>, usual| match given {
+            None => Ok(usual),
+            Some(text) => duration(text).map_err(|error| anyhow!("{field}: {text:?} {error}")),
+        };
+        Ok(ConntrackLimits {
+            max_per_core: number("maxPerCore", self.max_per_core, usual.max_per_core)?,
+            min: number("min", self.min, usual.min)?,
+            exact: self.max_per_core.is_some() || self.min.is_some(),
+            tcp_established: time(
+                "tcpEstablishedTimeout",
+                &self.tcp_established_timeout,
+                usual.tcp_established,
+            )?,
+            tcp_close_wait: time(
+                "tcpCloseWaitTimeout",
+                &self.tcp_close_wait_timeout,
+                usual.tcp_close_wait,
+            )?,
+            tcp_be_liberal: self.tcp_be_liberal.unwrap_or_default(),
+            udp: time("udpTimeout", &self.udp_timeout, usual.udp)?,
+            udp_stream: time(
+                "udpStreamTimeout",
+                &self.udp_stream_timeout,
+                usual.udp_stream,
+            )?,
+        })
+    }
 }
 
 /// Whether a field says as much as one that is not there.
@@ -155,7 +215,7 @@ impl KubeProxyConfiguration {
         };
         let address = |text: &str, usual: &str, parse: fn(&str) -> Result<BindAddress, String>| {
             let text = if text.is_empty() { usual } else { text };
-            parse(text).map_err(|error| anyhow::anyhow!("{text:?}: {error}"))
+            parse(text).map_err(|error| anyhow!("{text:?}: {error}"))
         };
         let healthz = address(&self.healthz_bind_address, HEALTHZ, BindAddress::healthz);
         let metrics = address(&self.metrics_bind_address, METRICS, BindAddress::metrics);
@@ -165,6 +225,7 @@ impl KubeProxyConfiguration {
                 node_ports: self.node_ports().context("nodePortAddresses")?,
                 healthz: healthz.context("healthzBindAddress")?.0,
                 metrics: metrics.context("metricsBindAddress")?.0,
+                conntrack: self.conntrack.limits().context("conntrack")?,
             },
             pods: self.pods()?,
             masquerade_all: rules.masquerade_all,
@@ -281,16 +342,18 @@ winkernel:
 
     #[test]
     fn what_has_no_effect_is_named() {
-        let text = KUBEADM.replace("min: null", "min: 131072").replace(
-            "oomScoreAdj: null",
-            "oomScoreAdj: -999\nfeatureGates: {A: true}",
-        );
+        let text = KUBEADM
+            .replace("portRange: \"\"", "portRange: 1-2")
+            .replace(
+                "oomScoreAdj: null",
+                "oomScoreAdj: -999\nfeatureGates: {A: true}",
+            );
         let mut named = KubeProxyConfiguration::parse(&text).unwrap().ignored;
         named.sort();
         let options = "logging.options.json.infoBufferSize";
         assert_eq!(
             named,
-            ["conntrack.min", "featureGates.A", options, "oomScoreAdj"]
+            ["featureGates.A", options, "oomScoreAdj", "portRange"]
         );
     }
 
@@ -321,6 +384,17 @@ winkernel:
                 "healthzBindAddress: x",
                 "healthzBindAddress",
             ),
+            (
+                "min: null",
+                "min: -1",
+                "conntrack: min: must be greater than or equal to 0",
+            ),
+            (
+                "udpTimeout: 0s",
+                "udpTimeout: -1s",
+                "conntrack: udpTimeout: \"-1s\" is negative",
+            ),
+            ("udpTimeout: 0s", "udpTimeout: 1m2", "conntrack"),
             (
                 "nodePortAddresses: null",
                 "nodePortAddresses: [x]",
@@ -357,5 +431,15 @@ winkernel:
         assert_eq!(proxy(&[node]).pods, LocalPods::OfNode);
         let all = ("masqueradeAll: false", "masqueradeAll: true");
         assert!(proxy(&[all]).masquerade_all);
+        // Null is as not given, and so is what kubeadm leaves out.
+        assert_eq!(proxy(&[]).proxy.conntrack, ConntrackLimits::default());
+        let limits = proxy(&[
+            ("maxPerCore: null", "maxPerCore: 0"),
+            ("tcpCloseWaitTimeout: null", "tcpCloseWaitTimeout: 1h30m"),
+            ("tcpBeLiberal: false", "tcpBeLiberal: true"),
+        ]);
+        let limits = limits.proxy.conntrack;
+        assert!(limits.exact && limits.max_per_core == 0 && limits.tcp_be_liberal);
+        assert_eq!(limits.tcp_close_wait.as_secs(), 5400);
     }
 }

@@ -1,5 +1,6 @@
 //! Flags of the Service proxy that a node's agent has in it. `davit proxy` has them under kube-proxy's own names.
 
+use crate::conntrack_flags::ConntrackFlags;
 use anyhow::{Context, Result};
 use davit_network::{NodePortAddresses, ProxyOptions};
 use std::net::{IpAddr, SocketAddr};
@@ -51,6 +52,8 @@ pub(crate) struct ProxyFlags {
     /// Where the Service proxy serves /metrics; nowhere if empty [default: 127.0.0.1:10249]
     #[arg(long, value_name = "IP[:PORT]", value_parser = BindAddress::metrics)]
     pub(crate) proxy_metrics_bind_address: Option<BindAddress>,
+    #[command(flatten)]
+    conntrack: ConntrackFlags,
 }
 
 impl ProxyFlags {
@@ -69,7 +72,8 @@ impl ProxyFlags {
             ),
         ];
         let given = flags.into_iter().filter(|(_, is_given)| *is_given);
-        given.map(|(flag, _)| flag).collect()
+        let given = given.map(|(flag, _)| flag);
+        given.chain(self.conntrack.given()).collect()
     }
 
     /// No ports but those that were asked for.
@@ -97,6 +101,7 @@ impl ProxyFlags {
             node_ports: node_ports.context("--nodeport-addresses")?,
             healthz,
             metrics: metrics.map_or(Some(usual), |at| at.0),
+            conntrack: self.conntrack.limits(),
         })
     }
 }
@@ -105,6 +110,7 @@ impl ProxyFlags {
 mod tests {
     use super::*;
     use clap::Parser;
+    use davit_network::ConntrackLimits;
 
     #[derive(Parser)]
     struct Line {
@@ -140,5 +146,16 @@ mod tests {
         let mut flags = Line::parse_from(std::iter::once(&"davit").chain(&both)).flags;
         flags.keep_to_itself();
         assert_eq!(flags.given(), ["--nodeport-addresses"]);
+        assert_eq!(usual.conntrack, ConntrackLimits::default());
+        let less = options(&[
+            "--conntrack-max-per-core=0",
+            "--conntrack-udp-timeout=1m30s",
+        ]);
+        let less = less.unwrap().conntrack;
+        assert_eq!((less.max_per_core, less.exact), (0, true));
+        assert_eq!(less.udp.as_secs(), 90);
+        for refused in ["--conntrack-min=-1", "--conntrack-udp-timeout=-1s"] {
+            assert!(options(&[refused]).is_err(), "{refused}");
+        }
     }
 }

@@ -10,11 +10,14 @@ use std::io;
 use std::net::IpAddr;
 
 const SUBSYSTEM: u16 = 1;
+const CHANGE: u16 = 0;
 const GET: u16 = 1;
 const DELETE: u16 = 2;
 
 const TUPLE_ORIGINAL: u16 = 1;
 const TUPLE_REPLY: u16 = 2;
+const MARK: u16 = 8;
+const MARK_MASK: u16 = 21;
 const TUPLE_ADDRESSES: u16 = 1;
 const TUPLE_PROTOCOL: u16 = 2;
 /// Source and destination, by version.
@@ -34,9 +37,13 @@ pub struct Direction {
     pub to: (IpAddr, u16),
 }
 
-/// A UDP connection.
+/// A connection of a protocol with ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connection {
+    /// The number of the protocol.
+    pub protocol: u8,
+    /// What somebody has marked it with.
+    pub mark: u32,
     /// As the client sees it.
     pub original: Direction,
     /// As the server answers.
@@ -86,45 +93,84 @@ fn version(address: IpAddr) -> IpVersion {
     }
 }
 
+/// What the kernel is told by to find a connection again.
+fn put_original(message: &mut Message, connection: &Connection) {
+    let way = connection.original;
+    let version = version(way.from.0);
+    let kinds = ADDRESSES.iter().find(|(of, _)| *of == version);
+    let [source, destination] = kinds.map_or([1, 2], |(_, kinds)| *kinds);
+    message.nest(TUPLE_ORIGINAL, |to| {
+        to.nest(TUPLE_ADDRESSES, |to| {
+            to.put(source, &octets(way.from.0))
+                .put(destination, &octets(way.to.0));
+        })
+        .nest(TUPLE_PROTOCOL, |to| {
+            to.put(PROTOCOL_NUMBER, &[connection.protocol])
+                .put(SOURCE_PORT, &way.from.1.to_be_bytes())
+                .put(DESTINATION_PORT, &way.to.1.to_be_bytes());
+        });
+    });
+}
+
 /// The UDP connections of a version. Blocks.
 ///
 /// # Errors
 /// What the kernel says.
 pub fn datagrams(version: IpVersion) -> io::Result<Vec<Connection>> {
+    let mut all = connections(version)?;
+    all.retain(|connection| connection.protocol == UDP);
+    Ok(all)
+}
+
+/// The connections of a version that have ports. Blocks.
+///
+/// # Errors
+/// What the kernel says.
+pub fn connections(version: IpVersion) -> io::Result<Vec<Connection>> {
     let mut socket = Socket::open(SockProtocol::NetlinkNetFilter)?;
     let found = socket.ask(&message(version, GET, DUMP))?;
     let read = |body: &Vec<u8>| {
         let rest = body.get(4..)?;
         let (original, protocol) = read(attribute(rest, TUPLE_ORIGINAL)?)?;
         let (reply, _) = read(attribute(rest, TUPLE_REPLY)?)?;
-        (protocol == UDP).then_some(Connection { original, reply })
+        let mark: Option<[u8; 4]> = attribute(rest, MARK).and_then(|mark| mark.try_into().ok());
+        Some(Connection {
+            protocol,
+            mark: mark.map(u32::from_be_bytes).unwrap_or_default(),
+            original,
+            reply,
+        })
     };
     Ok(found.iter().filter_map(read).collect())
 }
 
-/// Forgets UDP connections, so that their next packet finds its way anew. Blocks.
+/// Forgets connections, so that their next packet finds its way anew. Blocks.
 ///
 /// # Errors
 /// What the kernel says; that one has ended meanwhile is none.
 pub fn forget(connections: &[Connection]) -> io::Result<()> {
+    each(connections, |version| message(version, DELETE, REQUEST))
+}
+
+/// Sets bits of the marks of connections, or clears them. Blocks.
+///
+/// # Errors
+/// What the kernel says; that one has ended meanwhile is none.
+pub fn mark(connections: &[Connection], bits: u32, set: bool) -> io::Result<()> {
+    each(connections, |version| {
+        let mut message = message(version, CHANGE, REQUEST);
+        message
+            .put_be32(MARK, if set { bits } else { 0 })
+            .put_be32(MARK_MASK, bits);
+        message
+    })
+}
+
+fn each(connections: &[Connection], message: impl Fn(IpVersion) -> Message) -> io::Result<()> {
     let mut socket = Socket::open(SockProtocol::NetlinkNetFilter)?;
     for connection in connections {
-        let way = connection.original;
-        let version = version(way.from.0);
-        let mut message = message(version, DELETE, REQUEST);
-        let kinds = ADDRESSES.iter().find(|(of, _)| *of == version);
-        let [source, destination] = kinds.map_or([1, 2], |(_, kinds)| *kinds);
-        message.nest(TUPLE_ORIGINAL, |to| {
-            to.nest(TUPLE_ADDRESSES, |to| {
-                to.put(source, &octets(way.from.0))
-                    .put(destination, &octets(way.to.0));
-            })
-            .nest(TUPLE_PROTOCOL, |to| {
-                to.put(PROTOCOL_NUMBER, &[UDP])
-                    .put(SOURCE_PORT, &way.from.1.to_be_bytes())
-                    .put(DESTINATION_PORT, &way.to.1.to_be_bytes());
-            });
-        });
+        let mut message = message(version(connection.original.from.0));
+        put_original(&mut message, connection);
         match socket.ask(&message) {
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => return Err(error),
             _ => {}

@@ -40,7 +40,7 @@ pub use placement::{SlicePlacement, place_endpoints, same_ports};
 pub use plan::{HealthCheck, Key, Map, Nowhere, Plan, Protocol, Value};
 pub use policy::{
     Allowance, CompiledPolicy, Isolation, MAX_COST, NamedPort, NamespaceScope, Peers, PodGroup,
-    PodScope, PolicyPod, PolicyWorld, PortRange, RangesByNode,
+    PodScope, PolicyPod, PolicyWorld, PortRange, RangesByNode, lets_pass,
 };
 pub use service::plan;
 pub use service_ranges::{NodePorts, ServiceRange, ServiceRangeError, ServiceRanges};

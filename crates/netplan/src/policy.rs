@@ -13,6 +13,7 @@ pub use world::{PolicyWorld, RangesByNode};
 use crate::{Network, Protocol};
 use davit_api::selector::Selector;
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 /// Pods chosen by the labels of themselves and of their namespaces.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,6 +115,41 @@ impl Allowance {
     fn is_everything(&self) -> bool {
         self.ports.is_none() && self.peers.contains(&Peers::Everybody)
     }
+
+    /// Whether it is about this peer and this port.
+    fn covers(
+        &self,
+        peer: IpAddr,
+        port: (u8, u16),
+        is_member: &impl Fn(&PodGroup, IpAddr) -> bool,
+    ) -> bool {
+        let (protocol, port) = port;
+        let open = |range: &PortRange| {
+            range.protocol as u8 == protocol && range.contains(range.protocol, port)
+        };
+        let ports = self.ports.as_ref();
+        ports.is_none_or(|ports| ports.iter().any(open))
+            && self.peers.iter().any(|peers| match peers {
+                Peers::Everybody => true,
+                Peers::Group(group) => is_member(group, peer),
+                Peers::Block { range, except } => {
+                    range.contains(peer) && !except.iter().any(|range| range.contains(peer))
+                }
+            })
+    }
+}
+
+/// Whether what is allowed in a direction lets a connection pass: whose other end this peer is, and the receiver's protocol
+/// and port these. Nothing is said where there is no isolation.
+#[must_use]
+pub fn lets_pass(
+    allowed: Option<&BTreeSet<Allowance>>,
+    peer: IpAddr,
+    port: (u8, u16),
+    is_member: impl Fn(&PodGroup, IpAddr) -> bool,
+) -> bool {
+    let covers = |allowance: &Allowance| allowance.covers(peer, port, &is_member);
+    allowed.is_none_or(|allowed| allowed.iter().any(covers))
 }
 
 /// What the policies of a pod let through. A direction in which it is not isolated says nothing.

@@ -108,7 +108,12 @@ impl ProxyAlone {
     }
 
     async fn run_until(self, client: kube::Client, cancel: CancellationToken) -> Result<(), Error> {
-        let opening = tokio::task::spawn_blocking(|| Tables::open(TABLE, NO_LINKS, None));
+        let conntrack = self.proxy.conntrack;
+        let opening = tokio::task::spawn_blocking(move || {
+            let tables = Tables::open(TABLE, NO_LINKS, None)?;
+            conntrack.set();
+            Ok(tables)
+        });
         let opened = opening.await.map_err(std::io::Error::other);
         let tables = opened.and_then(|opened| opened);
         let tables = Arc::new(tables.map_err(failed("nf_tables"))?);

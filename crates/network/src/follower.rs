@@ -1,6 +1,7 @@
 //! The loop that brings the kernel to what the API says of Services, of this node and of the others.
 
 use crate::health::Checks;
+use crate::metrics::PolicyMetrics;
 use crate::node::{self, Seen};
 use crate::proxy::{Proxy, Services, service_of};
 use crate::tables::Tables;
@@ -150,6 +151,11 @@ impl Follower {
             cancel,
         );
         follower
+    }
+
+    /// What is counted of network policies, with what is counted of Services.
+    pub(crate) fn policies(&self) -> PolicyMetrics {
+        self.told.health.metrics.policies()
     }
 
     /// Follows the API, without end.

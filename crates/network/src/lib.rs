@@ -14,6 +14,7 @@
 
 mod alone;
 mod announce;
+mod conntrack_limits;
 mod dns;
 mod either;
 mod follower;
@@ -37,6 +38,7 @@ mod watch;
 mod ways;
 
 pub use alone::{LocalPods, ProxyAlone};
+pub use conntrack_limits::ConntrackLimits;
 pub use dns::{DnsAlone, DnsOptions};
 pub use either::CniOrOwn;
 pub use node_ports::{NodePortAddresses, NodePortAddressesError};

@@ -1,5 +1,9 @@
 //! What the proxy counts, under kube-proxy's names (spec network.md 3.8).
 
+mod policies;
+
+pub(crate) use policies::PolicyMetrics;
+
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -49,6 +53,8 @@ pub(crate) struct ProxyMetrics {
     endpoints: Changes,
     healthz: Family<CodeLabels, Counter>,
     livez: Family<CodeLabels, Counter>,
+    /// Of network policies, where there are any.
+    policies: PolicyMetrics,
     /// What is counted of one family is counted of this one.
     own: FamilyLabels,
     /// Whether Services of IPv6 are proxied, too.
@@ -103,6 +109,7 @@ impl Default for ProxyMetrics {
             endpoints: Changes::default(),
             healthz: Family::default(),
             livez: Family::default(),
+            policies: PolicyMetrics::default(),
             own: IPV4,
             has_six: Arc::default(),
         }
@@ -222,11 +229,19 @@ impl ProxyMetrics {
         asked.get_or_create(&CodeLabels { code }).inc();
     }
 
+    /// What is counted of network policies.
+    pub(crate) fn policies(&self) -> PolicyMetrics {
+        self.policies.clone()
+    }
+
     /// The text of `/metrics`.
     pub(crate) fn encode(&self) -> String {
-        let mut registry = Registry::with_prefix("kubeproxy");
-        self.register_syncs(&mut registry);
-        self.register_changes(&mut registry);
+        let mut registry = Registry::default();
+        let proxy = registry.sub_registry_with_prefix("kubeproxy");
+        self.register_syncs(proxy);
+        self.register_changes(proxy);
+        let policies = registry.sub_registry_with_prefix("davit_network_policy");
+        self.policies.register(policies);
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &registry) {
             // a String takes everything
@@ -344,6 +359,11 @@ mod tests {
         metrics.failed();
         metrics.asked(true, 200);
         metrics.asked(false, 503);
+        let policies = metrics.policies();
+        policies.synced(Duration::from_millis(1), 3, 1);
+        policies.isolated(2, 1);
+        policies.ended(4);
+        policies.failed();
         let text = metrics.encode();
         for line in [
             r#"kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv6"} 1"#,
@@ -361,6 +381,12 @@ mod tests {
             "kubeproxy_sync_proxy_rules_service_changes_pending 0",
             "kubeproxy_sync_proxy_rules_endpoint_changes_pending 1",
             r#"kubeproxy_proxy_healthz_total{code="200"} 1"#,
+            "davit_network_policy_sync_duration_seconds_count 1",
+            "davit_network_policy_sync_failures_total 1",
+            "davit_network_policy_policies 3",
+            "davit_network_policy_cut_off_pods 1",
+            r#"davit_network_policy_isolated_pods{direction="ingress"} 2"#,
+            "davit_network_policy_ended_connections_total 4",
             r#"kubeproxy_proxy_livez_total{code="503"} 1"#,
         ] {
             assert!(text.contains(line), "{line} in {text}");

@@ -2,6 +2,7 @@
 //! tested.
 
 mod announce;
+mod bandwidth;
 mod dual;
 mod gateway;
 mod policy;
@@ -168,14 +169,22 @@ impl Machine {
 
     /// A pod whose policies nobody has written yet.
     fn closed_pod(&self, name: &str, ports: Vec<PortMapping>) -> Pod {
+        let asked = PodNetwork {
+            ports,
+            ..PodNetwork::default()
+        };
+        self.asking_pod(name, asked)
+    }
+
+    /// A pod that asks for this, and whose policies nobody has written yet.
+    fn asking_pod(&self, name: &str, asked: PodNetwork) -> Pod {
         let namespace = Namespace::new();
         let network = PodNetwork {
             sandbox_id: format!("{name}1"),
             name: name.to_owned(),
             namespace: "default".to_owned(),
             netns: namespace.path.clone(),
-            ports,
-            ..PodNetwork::default()
+            ..asked
         };
         let addresses = self.links.attach_here(&network).unwrap();
         let addresses = addresses.iter().map(|text| text.parse().unwrap());
@@ -190,6 +199,33 @@ impl Machine {
 
     /// Has these policies stand, as (namespace `default`) specs; pods are labelled `app` with their names.
     fn judge(&self, policies: &[Json]) {
+        let world = self.world(policies);
+        for ruleset in self.tables.all() {
+            let (family, as_of) = (ruleset.family(), ruleset.pods_changed());
+            let pods = self.links.pods(family).unwrap();
+            let written = ruleset.judge(as_of, &judgement(&world, family, &pods));
+            let Judged::Written(refused) = written.unwrap() else {
+                panic!("pods have not changed");
+            };
+            assert!(refused.is_empty(), "{refused:?}");
+        }
+    }
+
+    /// Ends the connections that these policies forbid; how many.
+    fn end_forbidden(&self, policies: &[Json]) -> usize {
+        let world = self.world(policies);
+        let mut netlink = davit_net::route::Netlink::open().unwrap();
+        let own = netlink.all_addresses().unwrap().into_iter();
+        let own = own.map(|(address, _)| address).collect();
+        let ended = self.tables.all().into_iter().map(|ruleset| {
+            let pods = self.links.pods(ruleset.family()).unwrap();
+            let judgement = judgement(&world, ruleset.family(), &pods);
+            ruleset.end_forbidden(&judgement, &own).unwrap()
+        });
+        ended.sum()
+    }
+
+    fn world(&self, policies: &[Json]) -> PolicyWorld {
         let mut world = PolicyWorld::default();
         world.set_namespace("default", Some(BTreeMap::new()));
         let mut named: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
@@ -212,15 +248,7 @@ impl Machine {
             let policy = CompiledPolicy::new(&serde_json::from_value(policy).unwrap());
             world.set_policy("default", &number.to_string(), Some(policy));
         }
-        for ruleset in self.tables.all() {
-            let (family, as_of) = (ruleset.family(), ruleset.pods_changed());
-            let pods = self.links.pods(family).unwrap();
-            let written = ruleset.judge(as_of, &judgement(&world, family, &pods));
-            let Judged::Written(refused) = written.unwrap() else {
-                panic!("pods have not changed");
-            };
-            assert!(refused.is_empty(), "{refused:?}");
-        }
+        world
     }
 
     /// What the proxy would write.

@@ -5,6 +5,7 @@
 //! neighbours, too.
 
 mod addresses;
+mod bandwidth;
 mod elements;
 mod ends;
 mod record;
@@ -17,13 +18,13 @@ use async_trait::async_trait;
 use davit_net::nft::Data;
 use davit_net::route::{Netlink, Pair, Route};
 use davit_netplan::{Family, Network as Range, Value, octets};
-use davit_oci::network::{Error, Network, PodNetwork};
+use davit_oci::network::{Bandwidth, Error, Network, PodNetwork};
 use elements::{elements, host_ports, place};
 use ends::furnish;
 pub(crate) use ends::{quiet, write_setting};
 use parking_lot::Mutex;
 use record::{HostPort, Record, Records};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
@@ -282,6 +283,10 @@ impl Inner {
     /// Answers with the pod's addresses, and with the numbers of the changes that it is among pods.
     fn attach(&self, pod: &PodNetwork) -> Result<(Vec<String>, Changes), Error> {
         let ports = host_ports(&pod.ports)?;
+        let bandwidth = pod.bandwidth().map_err(Error)?;
+        let link = self.link(pod);
+        let stand_in = || bandwidth::stand_in(self.tables.links(), &link);
+        let stand_in = bandwidth.egress.map(|_| stand_in());
         let (addresses, ranges, mtu) = self.take_addresses()?;
         let mut taken = addresses.iter().copied();
         let record = Record {
@@ -289,8 +294,9 @@ impl Inner {
             pod: format!("{}/{}", pod.namespace, pod.name),
             address: taken.next().ok_or_else(no_range)?,
             second_address: taken.next(),
-            link: self.link(pod),
+            link,
             ports,
+            stand_in,
         };
         let written = self.records.write(&record);
         if let Err(error) = written {
@@ -299,7 +305,7 @@ impl Inner {
         }
         // What fails from here on is undone by the record.
         let changes = self.open_ports(&record)?;
-        self.connect(pod, &record, &ranges, mtu)?;
+        self.connect(pod, &record, bandwidth, &ranges, mtu)?;
         let texts = addresses.iter().map(ToString::to_string).collect();
         Ok((texts, changes))
     }
@@ -323,6 +329,7 @@ impl Inner {
         &self,
         pod: &PodNetwork,
         record: &Record,
+        bandwidth: Bandwidth,
         ranges: &[Range],
         mtu: u32,
     ) -> Result<(), Error> {
@@ -340,6 +347,8 @@ impl Inner {
         let link = link.ok_or_else(|| Error("the device has gone again".to_owned()))?;
         let has_six = record.address_of(Family::V6).is_some();
         quiet(&record.link, has_six).map_err(failed("IPv6 on the pod's link"))?;
+        let stand_in = record.stand_in.as_deref();
+        bandwidth::keep_to(&mut here, &link, bandwidth, stand_in, mtu)?;
         let ends: Vec<(IpAddr, IpAddr)> = record
             .addresses()
             .zip(ranges.iter().map(|range| range.gateway()))
@@ -374,8 +383,10 @@ impl Inner {
     fn undo(&self, record: &Record) -> Result<(), Error> {
         // The device first: as long as the pod can send, it is judged.
         let mut here = Netlink::open().map_err(failed("netlink"))?;
-        let removed = here.remove_link(&record.link);
-        removed.map_err(failed("removing the device"))?;
+        for device in record.devices() {
+            let removed = here.remove_link(device);
+            removed.map_err(failed("removing the device"))?;
+        }
         let entered = self.enter(record, |family| self.what_goes(record, family));
         entered.map_err(failed("the pod's place in the table"))?;
         let forgotten = self.records.remove(&record.sandbox);
@@ -423,12 +434,10 @@ impl Inner {
         for record in left {
             self.undo(&record)?;
         }
-        let known: HashMap<&str, ()> = kept.iter().map(|r| (r.link.as_str(), ())).collect();
+        let known: HashSet<&str> = kept.iter().flat_map(Record::devices).collect();
         let mut here = Netlink::open().map_err(failed("netlink"))?;
         for found in here.links().map_err(failed("devices"))? {
-            if found.name.starts_with(self.tables.links())
-                && !known.contains_key(found.name.as_str())
-            {
+            if found.name.starts_with(self.tables.links()) && !known.contains(found.name.as_str()) {
                 let removed = here.remove_link(&found.name);
                 removed.map_err(failed("removing a device that was left"))?;
             }

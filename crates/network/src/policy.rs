@@ -7,11 +7,13 @@
 //! isolated, and the log says so.
 
 use crate::follower::all;
+use crate::metrics::PolicyMetrics;
 use crate::pods::PodLinks;
 use crate::ruleset::{Judged, Judgement};
 use crate::tables::Tables;
 use crate::{Error, failed};
 use davit_client::{Change, EventRecorder, Informer, Object, ObjectKey, Subscription};
+use davit_net::route::Netlink;
 use davit_netplan::{
     CompiledPolicy, Family, Isolation, MAX_COST, PolicyPod, PolicyWorld, RangesByNode,
 };
@@ -29,6 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Changes that come within this time are written together.
@@ -41,8 +44,13 @@ const SYNC_WARNING: Duration = Duration::from_secs(30);
 /// Until a node that may not see policies asks again.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
+/// Until connections that a change forbids are looked for, so that many changes are one look.
+const SETTLED: Duration = Duration::from_secs(2);
+
 /// What the node follows anyway.
 pub(crate) struct Known {
+    /// Connections that stand end when a policy forbids them.
+    pub(crate) strict: bool,
     /// The name of the node.
     pub(crate) node: String,
     pub(crate) namespaces: Informer<Namespace>,
@@ -56,6 +64,7 @@ pub(crate) struct Known {
 pub(crate) struct Table {
     pub(crate) tables: Arc<Tables>,
     pub(crate) links: PodLinks,
+    pub(crate) metrics: PolicyMetrics,
 }
 
 /// What is to stand in the table of a family for these pods: address, and namespace and name.
@@ -133,7 +142,7 @@ pub(crate) async fn run(
             resolvers: known.resolvers,
             ranges: known.ranges,
         };
-        follow(changes, table, events.clone(), node).await;
+        follow(changes, table, events.clone(), (node, known.strict)).await;
     };
     tokio::select! {
         () = cancel.cancelled() => {}
@@ -232,7 +241,12 @@ async fn is_permitted(client: &kube::Client) -> Result<bool, kube::Error> {
 }
 
 /// Follows what changes for good.
-async fn follow(mut changes: Changes, table: Table, events: EventRecorder, node: &str) {
+async fn follow(
+    mut changes: Changes,
+    table: Table,
+    events: EventRecorder,
+    (node, strict): (&str, bool),
+) {
     changes.resolvers.mark_changed();
     changes.ranges.mark_changed();
     let mut judge = Judge {
@@ -245,6 +259,8 @@ async fn follow(mut changes: Changes, table: Table, events: EventRecorder, node:
         events,
         node: node.to_owned(),
     };
+    // When connections are looked through.
+    let mut look: Option<Instant> = None;
     loop {
         judge.gather(&mut changes);
         if judge.unknown > 0 {
@@ -257,13 +273,21 @@ async fn follow(mut changes: Changes, table: Table, events: EventRecorder, node:
             continue;
         }
         if judge.dirty {
+            let began = Instant::now();
             match judge.write().await {
                 Ok(None) => {}
                 Ok(Some(cut_off)) => {
                     judge.dirty = false;
+                    let policies = judge.world.lock().policies();
+                    let metrics = &judge.table.metrics;
+                    metrics.synced(began.elapsed(), policies, cut_off.len());
                     judge.tell(cut_off);
+                    if strict {
+                        look.get_or_insert_with(|| Instant::now() + SETTLED);
+                    }
                 }
                 Err(error) => {
+                    judge.table.metrics.failed();
                     tracing::error!(%error, "network policies");
                     tokio::time::sleep(RETRY).await;
                 }
@@ -279,8 +303,22 @@ async fn follow(mut changes: Changes, table: Table, events: EventRecorder, node:
             true => Duration::MAX,
             false => ASK_AGAIN,
         };
-        let changed = tokio::time::timeout(again, judge.wait(&mut changes)).await;
+        let changed = tokio::select! {
+            changed = tokio::time::timeout(again, judge.wait(&mut changes)) => changed,
+            () = until(look) => {
+                look = judge.end_forbidden().await.then(|| Instant::now() + SETTLED);
+                continue;
+            }
+        };
         judge.dirty |= changed.is_err();
+    }
+}
+
+/// Waits until then; without end if there is no such time.
+async fn until(then: Option<Instant>) {
+    match then {
+        Some(then) => tokio::time::sleep_until(then).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -396,6 +434,24 @@ impl Judge {
         self.cut_off = cut_off;
     }
 
+    /// Ends the connections that policies forbid; whether that is to be tried again.
+    async fn end_forbidden(&self) -> bool {
+        let world = self.world.clone();
+        let find = move |family, pods: &_| judgement(&world.lock(), family, pods);
+        match self.table.end_forbidden(find).await {
+            Ok(0) => false,
+            Ok(ended) => {
+                self.table.metrics.ended(ended);
+                tracing::info!(ended, "connections that network policies forbid");
+                false
+            }
+            Err(error) => {
+                tracing::error!(%error, "connections that network policies forbid");
+                true
+            }
+        }
+    }
+
     /// Brings the table to what is known; the pods that are cut off. `None` when pods have come or gone meanwhile.
     async fn write(&self) -> Result<Option<CutOff>, Error> {
         let world = self.world.clone();
@@ -406,14 +462,40 @@ impl Judge {
 }
 
 impl Table {
+    /// Ends the connections that what is found of the pods here forbids, of each family; how many.
+    async fn end_forbidden(
+        &self,
+        find: impl Fn(Family, &[(IpAddr, String)]) -> Judgement + Send + 'static,
+    ) -> Result<usize, Error> {
+        let Self { tables, links, .. } = self.clone();
+        let work = move || {
+            let addresses = Netlink::open().and_then(|mut netlink| netlink.all_addresses());
+            let own = addresses?.into_iter().map(|(address, _)| address).collect();
+            let mut ended = 0;
+            for ruleset in tables.all() {
+                let judgement = find(ruleset.family(), &links.pods(ruleset.family())?);
+                ended += ruleset.end_forbidden(&judgement, &own)?;
+            }
+            Ok(ended)
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        let done = done.map_err(std::io::Error::other).and_then(|done| done);
+        done.map_err(failed("connections of pods"))
+    }
+
     /// Writes what is found of the pods here, into the table of each family; those that are cut off. `None` when pods have
     /// come or gone meanwhile.
     async fn write(
         &self,
         find: impl Fn(Family, &[(IpAddr, String)]) -> Judgement + Send + 'static,
     ) -> Result<Option<CutOff>, Error> {
-        let Self { tables, links } = self.clone();
+        let Self {
+            tables,
+            links,
+            metrics,
+        } = self.clone();
         let work = move || {
+            let (mut ingress, mut egress) = (BTreeSet::new(), BTreeSet::new());
             let mut cut_off = Some(CutOff::new());
             for ruleset in tables.all() {
                 let (family, as_of) = (ruleset.family(), ruleset.pods_changed());
@@ -426,6 +508,17 @@ impl Table {
                     continue;
                 };
                 links.judged(family, as_of);
+                for (address, pod) in &pods {
+                    let isolation = judgement.pods.get(address).and_then(Option::as_ref);
+                    for (isolated, by_pod) in [
+                        (isolation.is_some_and(|i| i.ingress.is_some()), &mut ingress),
+                        (isolation.is_some_and(|i| i.egress.is_some()), &mut egress),
+                    ] {
+                        if isolated {
+                            by_pod.insert(pod.clone());
+                        }
+                    }
+                }
                 let here = pods.into_iter().filter_map(|(address, pod)| {
                     let isolation = judgement.pods.get(&address)?.as_ref()?;
                     let why = match isolation.too_large {
@@ -438,6 +531,7 @@ impl Table {
                     cut_off.extend(here);
                 }
             }
+            metrics.isolated(ingress.len(), egress.len());
             Ok(cut_off)
         };
         match tokio::task::spawn_blocking(work).await {

@@ -33,6 +33,10 @@ const TCP: u8 = 6;
 const LOCAL: u32 = 2;
 /// The chain of pods' connections to the outside.
 const LEAVE: &str = "leave";
+/// The chain of connections that a policy has ended.
+const ENDED: &str = "ended";
+/// The bit of a connection's mark that says: a policy has ended it.
+pub(crate) const FORBIDDEN: u32 = 0x0008_0000;
 /// The chains in which the pods here are judged, as receivers and as senders.
 const INGRESS: &str = "judge-ingress";
 const EGRESS: &str = "judge-egress";
@@ -167,7 +171,15 @@ pub(crate) fn lay_out(to: &mut Transaction, family: Family, links: &str) {
     for (name, hook) in HOOKS {
         to.add_chain(name, Some(hook));
     }
-    for name in ["destinations", "unserved", REFUSE, LEAVE, INGRESS, EGRESS] {
+    for name in [
+        "destinations",
+        "unserved",
+        REFUSE,
+        LEAVE,
+        ENDED,
+        INGRESS,
+        EGRESS,
+    ] {
         to.add_chain(name, None);
     }
     for name in [TUNNEL_IN, TUNNEL_OUT, GATEWAY] {
@@ -369,6 +381,7 @@ fn judge(to: &mut Transaction, family: Family, links: &str) {
     to.add_rule("policy-input", &[jump(TUNNEL_IN)]);
     to.add_rule("policy-leave", &[jump(TUNNEL_OUT)]);
     for chain in ["policy-leave", "policy-forward", "policy-input"] {
+        to.add_rule(chain, &[jump(ENDED)]);
         let [bit, set] = has(A, ESTABLISHED_OR_RELATED);
         to.add_rule(
             chain,
@@ -393,6 +406,14 @@ fn judge(to: &mut Transaction, family: Family, links: &str) {
 /// What an element says whose packets are refused.
 pub(crate) fn refuse() -> Verdict {
     Verdict::Goto(REFUSE.to_owned())
+}
+
+/// The rule for connections that a policy has ended: there as soon as there is one, since not every kernel marks connections.
+pub(crate) fn ended(to: &mut Transaction) {
+    to.flush_chain(ENDED);
+    let [bit, set] = has(A, FORBIDDEN);
+    let end = Do::Verdict(Verdict::Drop);
+    to.add_rule(ENDED, &[Do::ConnectionMark(A), bit, set, Do::Counter, end]);
 }
 
 /// The rules for what pods of this node's range send to the outside.

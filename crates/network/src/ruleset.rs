@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The rules of another layout are thrown away at start.
-const LAYOUT: &str = "davit 6 ";
+const LAYOUT: &str = "davit 7 ";
 /// Bytes that the kernel keeps with a table, at most.
 const MARK: usize = 256;
 /// Elements of one transaction, at most: the kernel works on nothing else meanwhile.
@@ -55,6 +55,8 @@ struct State {
     pods: Option<Network>,
     tunnel: Option<TunnelPort>,
     policies: policy::Written,
+    /// The rule for connections that policies have ended is there.
+    has_ended: bool,
     /// How often pods here have come and gone.
     pods_changed: u64,
 }

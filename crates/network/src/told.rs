@@ -1,5 +1,6 @@
 //! What the proxy tells others: how it is, what it has done, and load balancers where endpoints are.
 
+use crate::conntrack_limits::ConntrackLimits;
 use crate::health::{CheckPorts, Checks, Health};
 use crate::http;
 use crate::node_ports::NodePortAddresses;
@@ -23,6 +24,8 @@ pub struct ProxyOptions {
     pub healthz: Option<SocketAddr>,
     /// Where `/metrics` and `/proxyMode` are served; nowhere without.
     pub metrics: Option<SocketAddr>,
+    /// How many connections the kernel remembers, and how long.
+    pub conntrack: ConntrackLimits,
 }
 
 /// What there is to tell.

@@ -38,6 +38,8 @@ pub struct Options {
     pub proxy: ProxyOptions,
     /// How the pods of other nodes are reached.
     pub ways: WayOptions,
+    /// Connections that stand end when a network policy forbids them.
+    pub strict_policies: bool,
 }
 
 /// A node's network.
@@ -70,6 +72,8 @@ impl NodeNetwork {
         let links = links_of(&options.data_dir);
         let tables = Tables::open(&table_of(&links), &links, Some(&options.data_dir));
         let tables = Arc::new(tables.map_err(failed("nf_tables"))?);
+        // which the rules have the kernel remember connections for
+        options.proxy.conntrack.set();
         let dir = options.data_dir.join("network/pods");
         let metric = metric_of(&options.data_dir);
         let ways = Ways::new(options.ways, tables.clone(), metric);
@@ -112,15 +116,12 @@ impl NodeNetwork {
         let namespaces = all(&client, &mut tasks, &cancel);
         let known = policy::Known {
             node: self.options.node.clone(),
+            strict: self.options.strict_policies,
             namespaces: namespaces.clone(),
             resolvers: self.resolvers.subscribe(),
             ranges: self.ranges.subscribe(),
         };
-        let table = policy::Table {
-            tables: self.tables.clone(),
-            links: self.links(),
-        };
-        tasks.spawn(policy::run(client.clone(), known, table, cancel.clone()));
+        let links = self.links();
         let (tables, node) = (self.tables.clone(), self.options.node.clone());
         let proxy = self.options.proxy.clone();
         let component = "route-controller";
@@ -134,13 +135,19 @@ impl NodeNetwork {
         };
         let mut follower = Follower::start(
             Arc::new(hosted),
-            tables,
+            tables.clone(),
             node,
             proxy,
             &client,
             &mut tasks,
             &cancel,
         );
+        let table = policy::Table {
+            tables,
+            links,
+            metrics: follower.policies(),
+        };
+        tasks.spawn(policy::run(client.clone(), known, table, cancel.clone()));
         if let Some(options) = options {
             let sources = dns::Sources {
                 services: follower.services.services.clone(),

@@ -183,7 +183,7 @@ impl NodeOptions {
             root_dir: root_dir.clone(),
             log_dir: PathBuf::from("/var/log/pods"),
             runtime,
-            network: NetworkAbilities::FOREIGN,
+            network: NetworkAbilities::ALL,
             static_pod_dir: None,
             address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             port: 0,

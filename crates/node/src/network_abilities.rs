@@ -19,8 +19,9 @@ pub struct NetworkAbilities {
 }
 
 impl NetworkAbilities {
-    /// A network of others, which does what it is configured for.
-    pub const FOREIGN: Self = Self {
+    /// davit's own, and those of others, which do what they are configured for. What cannot be done fails the pod's
+    /// sandbox.
+    pub const ALL: Self = Self {
         host_ports: true,
         bandwidth: true,
     };
@@ -84,7 +85,7 @@ mod tests {
             bandwidth: false,
         };
         assert_eq!(reasons(&pod, own), ["BandwidthNotLimited"]);
-        assert!(reasons(&pod, NetworkAbilities::FOREIGN).is_empty());
+        assert!(reasons(&pod, NetworkAbilities::ALL).is_empty());
         pod["spec"]["hostNetwork"] = json!(true);
         assert!(reasons(&pod, none).is_empty());
     }

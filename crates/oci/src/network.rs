@@ -1,6 +1,7 @@
 //! Pod networks: where a plugin that connects pods with the outside is put in.
 
 use async_trait::async_trait;
+use davit_api::quantity::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -28,6 +29,49 @@ pub struct PodNetwork {
     pub dns: Option<davit_proto::cri::v1::DnsConfig>,
     /// cgroup of the pod, empty when it has none of its own.
     pub cgroup_parent: String,
+}
+
+/// Annotations of pods: bits a second.
+const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
+const EGRESS: &str = "kubernetes.io/egress-bandwidth";
+
+/// What a pod receives and sends at most, in bits a second.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Bandwidth {
+    /// What it receives.
+    pub ingress: Option<u64>,
+    /// What it sends.
+    pub egress: Option<u64>,
+}
+
+impl PodNetwork {
+    /// What the pod's annotations say of bandwidth.
+    ///
+    /// # Errors
+    /// No quantities, or outside of 1k to 1P; the text is for people.
+    pub fn bandwidth(&self) -> Result<Bandwidth, String> {
+        let rate = |key: &str| self.annotations.get(key).map(|text| bits(text)).transpose();
+        let read = || {
+            Ok(Bandwidth {
+                ingress: rate(INGRESS)?,
+                egress: rate(EGRESS)?,
+            })
+        };
+        read().map_err(|error: String| {
+            format!("failed to get bandwidth info from annotations: {error}")
+        })
+    }
+}
+
+fn bits(text: &str) -> Result<u64, String> {
+    let quantity: Quantity = text.parse().map_err(|e| format!("{e}"))?;
+    match quantity.value() {
+        small if small < 1000 => Err("resource is unreasonably small (< 1kbit)".to_owned()),
+        large if large > 1_000_000_000_000_000 => {
+            Err("resource is unreasonably large (> 1Pbit)".to_owned())
+        }
+        fine => u64::try_from(fine).map_err(|error| error.to_string()),
+    }
 }
 
 /// A network operation failed; the text is for people.

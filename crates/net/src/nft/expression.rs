@@ -92,6 +92,8 @@ pub enum Expression {
     State(Slot),
     /// Loads the connection's status as bits (0x20: its destination was changed).
     Status(Slot),
+    /// Loads the connection's mark.
+    ConnectionMark(Slot),
     /// Loads the kind of the destination address (`RTN_…`).
     DestinationKind(Slot),
     /// Loads the kind of the source address (`RTN_…`).
@@ -246,6 +248,7 @@ impl Expression {
             Self::SetMark(slot) => numbers(to, "meta", &[(2, 3), (3, slot.number())]),
             Self::State(slot) => numbers(to, "ct", &[(1, slot.number()), (2, 0)]),
             Self::Status(slot) => numbers(to, "ct", &[(1, slot.number()), (2, 2)]),
+            Self::ConnectionMark(slot) => numbers(to, "ct", &[(1, slot.number()), (2, 3)]),
             Self::DestinationKind(slot) => {
                 numbers(to, "fib", &[(1, slot.number()), (2, 3), (3, 2)]);
             }

@@ -48,19 +48,13 @@ fn passes(world: &PolicyWorld, cluster: &Cluster, packet: &Packet) -> bool {
         )
     };
     let fits = |allowed: &Option<BTreeSet<Allowance>>, peer: IpAddr| {
-        let Some(allowed) = allowed else { return true };
-        allowed.iter().any(|allowance| {
-            let to = |peers: &Peers| match peers {
-                Peers::Everybody => true,
-                Peers::Group(group) => world.members(group).contains(&peer),
-                Peers::Block { range, except } => {
-                    range.contains(peer) && !except.iter().any(|range| range.contains(peer))
-                }
-            };
-            let open = |ports: &PortRange| ports.contains(packet.protocol, packet.port);
-            let ports = allowance.ports.as_ref();
-            allowance.peers.iter().any(to) && ports.is_none_or(|ports| ports.iter().any(open))
-        })
+        let is_member = |group: &PodGroup, peer: IpAddr| world.members(group).contains(&peer);
+        lets_pass(
+            allowed.as_ref(),
+            peer,
+            (packet.protocol as u8, packet.port),
+            is_member,
+        )
     };
     let egress = isolation(packet.from).is_none_or(|from| fits(&from.egress, packet.to));
     let ingress = isolation(packet.to).is_none_or(|to| fits(&to.ingress, packet.from));

@@ -63,6 +63,12 @@ impl PolicyWorld {
         put(&mut self.policies, namespace, name, policy)
     }
 
+    /// How many policies there are.
+    #[must_use]
+    pub fn policies(&self) -> usize {
+        self.policies.values().map(BTreeMap::len).sum()
+    }
+
     /// The labels of a namespace, or that it is gone. Answers whether that changes anything.
     pub fn set_namespace(&mut self, name: &str, labels: Option<Labels>) -> bool {
         if self.namespaces.get(name) == labels.as_ref() {

@@ -1,4 +1,4 @@
-//! A machine whose pods have addresses of both families, or of IPv6 alone (spec network.md, checklist 37, 54, 70, 71, 103).
+//! A machine whose pods have addresses of both families, or of IPv6 alone (spec network.md, checklist 37, 54, 70, 71, 103; items 24 and 29 to 40 are in `services`).
 
 use super::policy::fails;
 use super::*;
@@ -13,7 +13,7 @@ fn six(text: &str) -> IpAddr {
 }
 
 /// What the machine knows of a cluster with these ranges of pods.
-fn seen_of(own: &[&str]) -> Seen {
+pub(super) fn seen_of(own: &[&str]) -> Seen {
     Seen {
         own: own.iter().map(|range| range.parse().unwrap()).collect(),
         addresses: [OWN, six(OWN_SIX)].into(),
@@ -25,7 +25,7 @@ fn seen_of(own: &[&str]) -> Seen {
 }
 
 /// A machine for both families; none where the kernel has no IPv6.
-fn dual(own: &[&str]) -> Option<Machine> {
+pub(super) fn dual(own: &[&str]) -> Option<Machine> {
     if !std::path::Path::new("/proc/sys/net/ipv6").exists() {
         eprintln!("skipped: no IPv6");
         return None;

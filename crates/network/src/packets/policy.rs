@@ -276,3 +276,58 @@ fn who_sends_as_somebody_else_gets_nowhere() {
         );
     });
 }
+
+/// Item 112: those that are forbidden end, in both directions, and only those.
+#[test]
+fn connections_that_are_forbidden_end() {
+    alone(|| {
+        let machine = Machine::new();
+        let [a, b, c] = ["a", "b", "c"].map(|name| machine.pod(name, vec![]));
+        machine.serve(service(json!({})), on(&[&b]));
+        let listener = b
+            .namespace
+            .within(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8080)).unwrap());
+        let connect = |to: SocketAddr| {
+            let client = TcpStream::connect_timeout(&to, PATIENCE).unwrap();
+            let (server, _) = listener.accept().unwrap();
+            for end in [&client, &server] {
+                end.set_read_timeout(Some(SILENCE)).unwrap();
+            }
+            (client, server)
+        };
+        let to = SocketAddr::from((b.address, 8080));
+        let direct = a.namespace.within(|| connect(to));
+        let by_service = a.namespace.within(|| connect((VIRTUAL, 80).into()));
+        let allowed = c.namespace.within(|| connect(to));
+        let node = connect(to);
+        let is_heard = |mut from: &TcpStream, mut to: &TcpStream| {
+            from.write_all(b"x").unwrap();
+            to.read(&mut [0; 64]).is_ok()
+        };
+        let from_c = json!({
+            "podSelector": { "matchLabels": { "app": "b" } },
+            "ingress": [{ "from": [{ "podSelector": { "matchLabels": { "app": "c" } } }] }],
+        });
+        machine.judge(std::slice::from_ref(&from_c));
+        for (client, server) in [&direct, &by_service, &allowed, &node] {
+            assert!(is_heard(client, server), "policies decide about new ones");
+        }
+        assert_eq!(machine.end_forbidden(&[from_c]), 2);
+        for (client, server) in [&direct, &by_service] {
+            assert!(!is_heard(server, client) && !is_heard(client, server));
+        }
+        for (client, server) in [&allowed, &node] {
+            assert!(is_heard(server, client) && is_heard(client, server));
+        }
+        // What is allowed again goes on, as far as its ends have waited.
+        machine.judge(&[]);
+        assert_eq!(machine.end_forbidden(&[]), 0);
+        direct
+            .1
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        let mut rest = [0; 1];
+        (&direct.1).read_exact(&mut rest).unwrap();
+        assert_eq!(&rest, b"x");
+    });
+}

@@ -23,9 +23,19 @@ pub(crate) struct Record {
     pub(crate) link: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) ports: Vec<HostPort>,
+    /// The device that stands in for the link, where what the pod sends is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) stand_in: Option<String>,
 }
 
 impl Record {
+    /// Its devices here.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.link)
+            .chain(&self.stand_in)
+            .map(String::as_str)
+    }
+
     /// The pod's addresses, the first one first.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         std::iter::once(self.address).chain(self.second_address)

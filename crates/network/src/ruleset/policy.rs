@@ -7,8 +7,10 @@
 use super::{BATCH, Ruleset, State};
 use crate::maps::{Map, set_of_peers};
 use crate::rules::policy::{Side, allowed, chains};
-use davit_net::nft::{Data, Element, Verdict};
-use davit_netplan::{Allowance, Isolation, PodGroup, octets};
+use crate::rules::{FORBIDDEN, ended as ended_rule};
+use davit_net::conntrack::{self, Connection};
+use davit_net::nft::{Data, Element, IpVersion, Verdict};
+use davit_netplan::{Allowance, Family, Isolation, PodGroup, lets_pass, octets};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
@@ -38,6 +40,29 @@ pub(crate) struct Judgement {
     pub(crate) pods: BTreeMap<IpAddr, Option<Isolation>>,
     /// The groups that the pods' policies name.
     pub(crate) groups: BTreeMap<PodGroup, BTreeSet<IpAddr>>,
+}
+
+impl Judgement {
+    /// Whether policies of pods here forbid a connection; nothing if it is of no pod that is known. As the rules do, this goes
+    /// by where it came from and by which endpoint it has gone to.
+    fn forbids(&self, connection: &Connection, own: &BTreeSet<IpAddr>) -> Option<bool> {
+        let (from, (to, port)) = (connection.original.from.0, connection.reply.from);
+        let port = (connection.protocol, port);
+        let is_member = |group: &PodGroup, peer| {
+            let members = self.groups.get(group);
+            members.is_some_and(|members| members.contains(&peer))
+        };
+        let isolation = |pod: &IpAddr| self.pods.get(pod).and_then(Option::as_ref);
+        let (receiver, sender) = (isolation(&to), isolation(&from));
+        if receiver.is_none() && sender.is_none() {
+            return None;
+        }
+        let comes_in = receiver.is_none_or(|pod| {
+            own.contains(&from) || lets_pass(pod.ingress.as_ref(), from, port, is_member)
+        });
+        let goes_out = sender.is_none_or(|pod| lets_pass(pod.egress.as_ref(), to, port, is_member));
+        Some(from != to && !(comes_in && goes_out))
+    }
 }
 
 /// What has come of bringing the table to what policies say.
@@ -140,6 +165,40 @@ impl Ruleset {
             self.read_again(&mut state);
         }
         done
+    }
+
+    /// Has connections of pods here go on or not as policies say now: those that these forbid are marked, and what is marked
+    /// is dropped. `own` are the addresses of this machine, which nobody judges. Answers with how many have ended.
+    pub(crate) fn end_forbidden(
+        &self,
+        judgement: &Judgement,
+        own: &BTreeSet<IpAddr>,
+    ) -> io::Result<usize> {
+        let version = match self.family {
+            Family::V4 => IpVersion::Four,
+            Family::V6 => IpVersion::Six,
+        };
+        let (mut ended, mut goes_on) = (Vec::new(), Vec::new());
+        for connection in conntrack::connections(version)? {
+            let is_marked = connection.mark & FORBIDDEN != 0;
+            match judgement.forbids(&connection, own) {
+                Some(true) if !is_marked => ended.push(connection),
+                Some(false) if is_marked => goes_on.push(connection),
+                _ => {}
+            }
+        }
+        if !ended.is_empty() {
+            let mut state = self.state.lock();
+            if !state.has_ended {
+                let mut change = self.table.transaction();
+                ended_rule(&mut change);
+                self.table.commit(change)?;
+                state.has_ended = true;
+            }
+        }
+        conntrack::mark(&ended, FORBIDDEN, true)?;
+        conntrack::mark(&goes_on, FORBIDDEN, false)?;
+        Ok(ended.len())
     }
 
     /// New sets, and new members of those that are there.

@@ -1,14 +1,11 @@
 //! What plugins may ask for by their `capabilities`: conventions of CNI, and those containerd added.
 
-use crate::network::PodNetwork;
-use davit_api::quantity::Quantity;
+use crate::network::{Bandwidth, PodNetwork};
 use davit_proto::cri::v1 as cri;
 use serde_json::{Map, Value, json};
 
 /// Annotation: addresses the pod is to have, separated by commas (the `ips` capability).
 const IPS: &str = "davit.dev/pod-ips";
-const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
-const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 
 /// `runtimeConfig` by capability.
 pub(super) fn of_pod(pod: &PodNetwork) -> Result<Map<String, Value>, String> {
@@ -21,10 +18,7 @@ pub(super) fn of_pod(pod: &PodNetwork) -> Result<Map<String, Value>, String> {
     if !ports.is_empty() {
         out.insert("portMappings".to_owned(), Value::Array(ports));
     }
-    let bandwidth = bandwidth(pod);
-    let bandwidth =
-        bandwidth.map_err(|e| format!("failed to get bandwidth info from annotations: {e}"))?;
-    if let Some(bandwidth) = bandwidth {
+    if let Some(bandwidth) = rates(pod.bandwidth()?) {
         out.insert("bandwidth".to_owned(), bandwidth);
     }
     if let Some(dns) = &pod.dns {
@@ -64,36 +58,27 @@ fn port(mapping: &cri::PortMapping) -> Option<Value> {
     })
 }
 
-/// Rates in bits a second, from Kubernetes' annotations.
-fn bandwidth(pod: &PodNetwork) -> Result<Option<Value>, String> {
-    let rate = |key: &str| pod.annotations.get(key).map(|t| bits(t)).transpose();
-    let (ingress, egress) = (rate(INGRESS)?, rate(EGRESS)?);
+/// Rates in bits a second.
+fn rates(bandwidth: Bandwidth) -> Option<Value> {
+    let Bandwidth { ingress, egress } = bandwidth;
     if ingress.is_none() && egress.is_none() {
-        return Ok(None);
+        return None;
     }
-    let burst = |rate: Option<i64>| if rate.is_some() { u32::MAX } else { 0 };
-    Ok(Some(json!({
+    let burst = |rate: Option<u64>| if rate.is_some() { u32::MAX } else { 0 };
+    Some(json!({
         "ingressRate": ingress.unwrap_or(0),
         "ingressBurst": burst(ingress),
         "egressRate": egress.unwrap_or(0),
         "egressBurst": burst(egress),
-    })))
-}
-
-fn bits(text: &str) -> Result<i64, String> {
-    let quantity: Quantity = text.parse().map_err(|e| format!("{e}"))?;
-    match quantity.value() {
-        small if small < 1000 => Err("resource is unreasonably small (< 1kbit)".to_owned()),
-        large if large > 1_000_000_000_000_000 => {
-            Err("resource is unreasonably large (> 1Pbit)".to_owned())
-        }
-        fine => Ok(fine),
-    }
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
+    const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 
     fn pod(annotations: &[(&str, &str)]) -> PodNetwork {
         PodNetwork {
