@@ -1,7 +1,7 @@
 //! Devices: of a CSI driver and of the node, with and without a file system.
 
 use super::csi::{calls, driver_with, program};
-use super::{Kube, pod};
+use super::{Kube, claim as kube_claim, pod};
 use crate::harness::part;
 use std::path::Path;
 use std::process::Command;
@@ -323,4 +323,71 @@ fn disks_of_the_node_are_formatted_once_and_grow() {
     kube.wait("pvc/files", "{.status.capacity.storage}", "64Mi");
     assert_eq!(kube.run(&read), "rows\n");
     kube.run(&["delete", "pod", "reader", "--timeout=60s"]);
+}
+
+/// The loop devices of a file.
+fn devices_of(image: &Path) -> Vec<String> {
+    let said = losetup(&["--associated", &image.display().to_string()]);
+    said.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn items_065_and_128_the_default_class_makes_devices() {
+    if loop_devices().is_none() {
+        return;
+    }
+    let Some(mut kube) = Kube::up(&[]) else {
+        return;
+    };
+    let claim = |size: &str| {
+        let spec = format!(
+            "volumeMode: Block, accessModes: [ReadWriteOnce], resources: {{requests: {{storage: {size}}}}}"
+        );
+        kube_claim("raw", &spec)
+    };
+    kube.apply(&claim("4Mi"));
+    kube.apply(&with_device("one", "raw", false));
+    kube.wait("pod/one", "{.status.phase}", "Running");
+    let exec = |kube: &Kube, pod: &str, script: &str| {
+        kube.try_run(&["exec", pod, "--", "/bin/sh", "-c", script])
+    };
+    let write = "echo rows! | dd of=/dev/own conv=fsync,notrunc 2>&1";
+    exec(&kube, "one", write).unwrap();
+    let volume = kube.get("pvc/raw", "{.spec.volumeName}");
+    let image = kube.volumes().join(&volume).join("data.img");
+    let device = devices_of(&image);
+    assert_eq!(device.len(), 1, "{device:?}");
+
+    // another pod of the node may only read the same device
+    kube.apply(&with_device("two", "raw", true));
+    kube.wait("pod/two", "{.status.phase}", "Running");
+    assert_eq!(exec(&kube, "two", READ).unwrap(), "rows!\n");
+    let refused = exec(&kube, "two", write).unwrap_err();
+    assert!(!refused.contains("not found"), "{refused}");
+    assert_eq!(devices_of(&image), device);
+
+    // it grows under the pods
+    kube.apply(&claim("6Mi"));
+    kube.wait("pvc/raw", "{.status.capacity.storage}", "6Mi");
+    let size = "blockdev --getsize64 /dev/own";
+    assert_eq!(exec(&kube, "one", size).unwrap(), "6291456\n");
+
+    // what a power cut leaves is found again, and taken away with the last pod
+    kube.cluster.keep_port();
+    kube.cluster.kill();
+    kube.cluster.start_again();
+    kube.run(&["delete", "pod", "one", "--timeout=60s"]);
+    assert_eq!(exec(&kube, "two", READ).unwrap(), "rows!\n");
+    assert_eq!(devices_of(&image), device);
+    kube.run(&["delete", "pod", "two", "--timeout=60s"]);
+    kube.eventually("no device is left", || devices_of(&image).is_empty());
+
+    // the data stays as long as the claim
+    kube.apply(&with_device("three", "raw", false));
+    kube.wait("pod/three", "{.status.phase}", "Running");
+    assert_eq!(exec(&kube, "three", READ).unwrap(), "rows!\n");
+    kube.run(&["delete", "pod", "three", "--timeout=60s"]);
+    kube.run(&["delete", "pvc", "raw", "--timeout=60s"]);
+    kube.gone(&format!("pv/{volume}"));
+    kube.eventually("the image is gone", || !image.exists());
 }

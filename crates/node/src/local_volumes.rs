@@ -1,4 +1,4 @@
-//! The node's part in davit's own provisioner: directories for the volumes that the controller has placed here.
+//! The node's part in davit's own provisioner: directories and images for the volumes that the controller has placed here.
 //!
 //! The controller makes and removes objects, the node makes and removes directories and says so by an annotation of the
 //! volume. It sees only volumes that carry its label, and goes by their names, never by the paths that they say.
@@ -10,7 +10,8 @@ use davit_client::{Informer, object_ref};
 use davit_task::Task;
 use davit_volume::binding::{claim_ref, uid_of};
 use davit_volume::local::{self, NodeStorage, State};
-use directories::{Directories, Error, Record};
+pub(crate) use directories::{Directories, Record};
+use directories::{Error, Form};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -87,6 +88,8 @@ enum Wish {
     Make,
     /// It was made once.
     Find,
+    /// It was made, and shall be larger.
+    Grow,
     Remove,
 }
 
@@ -101,10 +104,29 @@ fn wish(volume: &PersistentVolume) -> Wish {
     match (phase, policy, state) {
         (Some("Released"), Some("Delete"), _) => Wish::Remove,
         (Some("Released" | "Failed"), ..) => Wish::Nothing,
+        (_, _, Some(State::Ready)) if said_size(volume) < told_size(volume) => Wish::Grow,
         (_, _, Some(State::Ready)) => Wish::Find,
         _ if volume.metadata.deletion_timestamp.is_some() => Wish::Nothing,
         _ => Wish::Make,
     }
+}
+
+/// The size of a device as its node is to say it.
+fn told_size(volume: &PersistentVolume) -> Option<u64> {
+    local::is_device(volume).then(|| local::wanted_bytes(volume))
+}
+
+fn said_size(volume: &PersistentVolume) -> Option<u64> {
+    local::made_bytes(volume)
+}
+
+fn form_of(volume: &PersistentVolume) -> Form {
+    told_size(volume).map_or(Form::Directory, Form::Image)
+}
+
+/// Whose a volume is, if it is one of davit's own provisioner.
+pub(crate) fn own_record(volume: &PersistentVolume) -> Option<Record> {
+    local::is_ours(volume).then(|| record_of(volume)).flatten()
 }
 
 fn record_of(volume: &PersistentVolume) -> Option<Record> {
@@ -151,15 +173,16 @@ impl Keeper {
         if wish == Wish::Remove && self.ctx.volumes.is_local_volume_used(&name) {
             return false;
         }
-        let directories = self.directories.clone();
+        let (directories, form) = (self.directories.clone(), form_of(volume));
         let done = tokio::task::spawn_blocking(move || match wish {
-            Wish::Make => directories.make(&record),
+            Wish::Make => directories.make(&record, form),
             Wish::Find => directories.find(&record),
+            Wish::Grow => directories.grow(&record, form),
             Wish::Remove => directories.remove(&record),
             Wish::Nothing => Ok(()),
         });
         let state = match (done.await, wish) {
-            (Ok(Ok(())), Wish::Make) => State::Ready,
+            (Ok(Ok(())), Wish::Make | Wish::Grow) => State::Ready,
             (Ok(Ok(())), Wish::Remove) => {
                 self.trash.notify_one();
                 State::Removed
@@ -178,13 +201,14 @@ impl Keeper {
                 return false;
             }
         };
-        self.say(&name, state).await
+        self.say(&name, state, told_size(volume)).await
     }
 
     fn report(&self, volume: &PersistentVolume, wish: Wish, error: &Error) {
         let reason = match wish {
             Wish::Remove => "VolumeFailedDelete",
             Wish::Find => "VolumeMissing",
+            Wish::Grow => "VolumeResizeFailed",
             Wish::Make | Wish::Nothing => "ProvisioningFailed",
         };
         let reference = object_ref(volume);
@@ -193,9 +217,13 @@ impl Keeper {
             .warning(&reference, reason, error.to_string());
     }
 
-    async fn say(&self, name: &str, state: State) -> bool {
+    async fn say(&self, name: &str, state: State, size: Option<u64>) -> bool {
         let api: Api<PersistentVolume> = Api::all(self.ctx.client.clone());
-        let patch = json!({"metadata": {"annotations": {(local::STATE): state.as_str()}}});
+        let mut said = json!({ (local::STATE): state.as_str() });
+        if let Some(size) = size {
+            said[local::SIZE] = json!(size.to_string());
+        }
+        let patch = json!({"metadata": {"annotations": said}});
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let call = api.patch(name, &params, &patch);
         match tokio::time::timeout(DEADLINE, call).await {
@@ -303,6 +331,12 @@ mod tests {
             record_of(&volume("Bound", "Delete", None)).unwrap().uid,
             "u"
         );
+        let mut device = volume("Bound", "Delete", Some("Ready"));
+        device.spec.as_mut().unwrap().volume_mode = Some("Block".to_owned());
+        assert_eq!(wish(&device), Wish::Grow);
+        let annotations = device.metadata.annotations.as_mut().unwrap();
+        annotations.insert(local::SIZE.to_owned(), "0".to_owned());
+        assert_eq!(wish(&device), Wish::Find);
         let mut foreign = volume("Released", "Delete", None);
         foreign.metadata.annotations = None;
         assert_eq!(wish(&foreign), Wish::Nothing);

@@ -10,6 +10,7 @@ use std::fmt::Write;
 
 use crate::annotations::PROVISIONED_BY;
 use crate::binding::annotation;
+use crate::matching::capacity_of;
 
 /// Name of the provisioner, and of its CSIDriver object.
 pub const PROVISIONER: &str = "local.davit.dev";
@@ -21,8 +22,12 @@ pub const NODE_LABEL: &str = "local.davit.dev/node";
 pub const STATE: &str = "local.davit.dev/state";
 /// Annotation of a node that keeps volumes: a [`NodeStorage`] in JSON.
 pub const STORAGE: &str = "local.davit.dev/storage";
+/// Annotation of a volume with `volumeMode: Block`: the bytes that its node has made it.
+pub const SIZE: &str = "local.davit.dev/size";
 /// Directory of the data below a volume's own.
 pub const DATA: &str = "data";
+/// In its place the file whose content is that of the device, of a volume with `volumeMode: Block`.
+pub const IMAGE: &str = "data.img";
 /// The most characters that a label's value has.
 const LABEL_VALUE: usize = 63;
 
@@ -66,6 +71,22 @@ pub struct NodeStorage {
 /// Whether the volume is one of this provisioner's.
 pub fn is_ours(volume: &PersistentVolume) -> bool {
     annotation(&volume.metadata, PROVISIONED_BY) == Some(PROVISIONER)
+}
+
+/// Whether the volume is a device, whose content is a file.
+pub fn is_device(volume: &PersistentVolume) -> bool {
+    let spec = volume.spec.as_ref();
+    spec.and_then(|spec| spec.volume_mode.as_deref()) == Some("Block")
+}
+
+/// The bytes that the volume is to have; none of a negative size.
+pub fn wanted_bytes(volume: &PersistentVolume) -> u64 {
+    u64::try_from(capacity_of(volume).value()).unwrap_or(0)
+}
+
+/// The bytes that the volume's node has made it.
+pub fn made_bytes(volume: &PersistentVolume) -> Option<u64> {
+    annotation(&volume.metadata, SIZE)?.parse().ok()
 }
 
 /// The value of [`NODE_LABEL`] for a node. Names of nodes can be longer than labels.

@@ -152,7 +152,12 @@ impl Claims {
             }
             self.resize(claim, &volume).await?;
         }
-        self.confirm(claim, wanted.max(has)).await
+        let size = wanted.max(has);
+        // Its node makes a device larger, and says so.
+        if local::is_device(&volume) && local::made_bytes(&volume) < Some(size) {
+            return Ok(Next::Wait);
+        }
+        self.confirm(claim, size).await
     }
 
     fn room_of(&self, node: &Node) -> u64 {

@@ -2,7 +2,7 @@
 
 use davit_api::quantity::Quantity;
 use davit_volume::annotations::{EXTERNAL_PROVISIONER, PROVISIONED_BY};
-use davit_volume::local::{self, DATA, NodeStorage};
+use davit_volume::local::{self, DATA, IMAGE, NodeStorage};
 use davit_volume::matching::{capacity_of, request_of};
 use davit_volume::names::provisioned_volume_name;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
@@ -14,12 +14,6 @@ const HOSTNAME: &str = "kubernetes.io/hostname";
 /// Why a claim gets no volume from this provisioner, whatever node is chosen.
 pub(super) fn unsupported(claim: &PersistentVolumeClaim) -> Option<String> {
     let spec = claim.spec.as_ref()?;
-    if spec.volume_mode.as_deref() == Some("Block") {
-        return Some(format!(
-            "volumes of {} are directories: volumeMode Block is not supported",
-            local::PROVISIONER
-        ));
-    }
     let mut modes = spec.access_modes.iter().flatten();
     if modes.any(|mode| mode == "ReadWriteMany") {
         return Some(format!(
@@ -83,6 +77,13 @@ pub(super) fn volume(
     let labels = node.metadata.labels.as_ref();
     let hostname = labels.and_then(|labels| labels.get(HOSTNAME));
     let policy = class.reclaim_policy.as_deref().unwrap_or("Delete");
+    let is_device = spec.volume_mode.as_deref() == Some("Block");
+    let (below, mode) = match is_device {
+        true => (IMAGE, "Block"),
+        false => (DATA, "Filesystem"),
+    };
+    // A device is not mounted.
+    let options = class.mount_options.as_ref().filter(|_| !is_device);
     // What is deleted with the object has to be deleted before it.
     let finalizers: &[&str] = if policy == "Delete" {
         &[EXTERNAL_PROVISIONER]
@@ -101,9 +102,9 @@ pub(super) fn volume(
             "accessModes": spec.access_modes,
             "persistentVolumeReclaimPolicy": policy,
             "storageClassName": class.metadata.name,
-            "mountOptions": class.mount_options,
-            "volumeMode": "Filesystem",
-            "local": {"path": format!("{}/{name}/{DATA}", storage.path)},
+            "mountOptions": options,
+            "volumeMode": mode,
+            "local": {"path": format!("{}/{name}/{below}", storage.path)},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [{
                 "key": HOSTNAME, "operator": "In",
                 "values": [hostname.map_or(node_name, String::as_str)],
@@ -130,7 +131,6 @@ mod tests {
     #[test]
     fn item_128_what_cannot_be_made_is_said() {
         for (spec, part) in [
-            (json!({"volumeMode": "Block"}), "volumeMode Block"),
             (json!({"accessModes": ["ReadWriteMany"]}), "ReadWriteMany"),
             (json!({"selector": {}}), "claim Selector is not supported"),
             (
@@ -141,10 +141,10 @@ mod tests {
             let why = unsupported(&claim(spec)).unwrap();
             assert!(why.contains(part), "{why}");
         }
-        assert_eq!(
-            unsupported(&claim(json!({"accessModes": ["ReadWriteOnce"]}))),
-            None
-        );
+        for mode in ["Filesystem", "Block"] {
+            let spec = json!({"accessModes": ["ReadWriteOnce"], "volumeMode": mode});
+            assert_eq!(unsupported(&claim(spec)), None);
+        }
     }
 
     #[test]
@@ -157,6 +157,24 @@ mod tests {
         assert_eq!(room(&storage, 0), 60);
         assert_eq!(room(&storage, 70), 30);
         assert_eq!(room(&storage, 200), 0);
+    }
+
+    #[test]
+    fn a_device_is_a_file_and_has_no_mount_options() {
+        let claim = claim(json!({"volumeMode": "Block"}));
+        let class: StorageClass = serde_json::from_value(json!({"metadata": {"name": "standard"},
+            "provisioner": local::PROVISIONER, "mountOptions": ["noexec"]}))
+        .unwrap();
+        let storage = NodeStorage {
+            path: "/v".to_owned(),
+            ..NodeStorage::default()
+        };
+        let made = volume(&claim, &class, &Node::default(), &storage);
+        let made: PersistentVolume = serde_json::from_value(made).unwrap();
+        assert!(local::is_device(&made));
+        let spec = made.spec.unwrap();
+        assert_eq!(spec.local.unwrap().path, "/v/pvc-u1/data.img");
+        assert_eq!(spec.mount_options, None);
     }
 
     #[test]

@@ -4,14 +4,20 @@
 //! removed whenever there is time, also after a restart.
 
 use davit_beneath::{Links, Permissions, Root, private_dir, write_private};
-use davit_volume::local::{DATA, NodeStorage};
-use rustix::fs::{FileType, OFlags};
+use davit_volume::local::{DATA, IMAGE, NodeStorage};
+use rustix::fs::{FallocateFlags, FileType, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 const RECORD: &str = "volume.json";
 const TRASH: &str = ".trash";
+/// An image as long as it is not whole.
+const NEW_IMAGE: &str = "data.img.new";
+/// Images have whole blocks of so many bytes.
+const BLOCK: u64 = 4096;
 /// Bytes a record may have.
 const RECORD_LIMIT: u64 = 64 << 10;
 /// Entries of the trash that are looked at in one go.
@@ -23,7 +29,7 @@ const RESERVE_MOST: u64 = 1 << 30;
 
 /// Why a volume's directory is not as it should be.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
+pub(crate) enum Error {
     /// Another claim's data is where the volume's should be.
     #[error("the directory {path} holds the data of another claim ({uid})")]
     Foreign {
@@ -46,6 +52,9 @@ pub(super) enum Error {
     /// There was data, and now there is none.
     #[error("the directory {0} is gone, and the volume's data with it")]
     Lost(PathBuf),
+    /// The device of its image.
+    #[error(transparent)]
+    Device(#[from] davit_disk::Error),
     /// Files.
     #[error("cannot {what} {path}: {source}")]
     Io {
@@ -60,7 +69,7 @@ pub(super) enum Error {
 
 /// Whose a volume's directory is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(crate) struct Record {
     /// Name of the PersistentVolume.
     pub(super) pv: String,
     /// Namespace of its claim.
@@ -71,9 +80,18 @@ pub(super) struct Record {
     pub(super) uid: String,
 }
 
+/// What a volume is in its directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A directory.
+    Directory,
+    /// A file of so many bytes, which is the content of a device.
+    Image(u64),
+}
+
 /// The directories of all volumes of a node.
 #[derive(Debug, Clone)]
-pub(super) struct Directories {
+pub(crate) struct Directories {
     root: PathBuf,
 }
 
@@ -87,6 +105,11 @@ impl Directories {
         Ok(Self { root })
     }
 
+    /// The directories below `root`, made by who [opened](Self::open) them, now or later.
+    pub(crate) fn at(root: PathBuf) -> Self {
+        Self { root }
+    }
+
     #[cfg(test)]
     fn root(&self) -> &Path {
         &self.root
@@ -98,7 +121,7 @@ impl Directories {
     }
 
     /// Makes a volume's directory, or finds that it is there.
-    pub(super) fn make(&self, record: &Record) -> Result<(), Error> {
+    pub(super) fn make(&self, record: &Record, form: Form) -> Result<(), Error> {
         let dir = self.dir(&record.pv)?;
         let failed = |what| {
             let dir = dir.clone();
@@ -114,13 +137,64 @@ impl Directories {
             }
             _ => self.check(&below, &dir, &record.uid)?,
         }
-        let data = below.mkdir_all(DATA, 0o777).map_err(failed("make"))?;
-        let open_to_all = Permissions::mode(0o777);
-        data.entry("")
-            .and_then(|inode| inode.set(&open_to_all))
-            .map_err(failed("open to all"))?;
+        match form {
+            Form::Directory => {
+                let data = below.mkdir_all(DATA, 0o777).map_err(failed("make"))?;
+                let open_to_all = Permissions::mode(0o777);
+                data.entry("")
+                    .and_then(|inode| inode.set(&open_to_all))
+                    .map_err(failed("open to all"))?;
+            }
+            Form::Image(bytes) => make_image(&below, &dir, bytes)?,
+        }
         sync(&dir)?;
         sync(&self.root)
+    }
+
+    /// Makes an image as large as it shall be, and its device, should it have one. It is never made smaller.
+    pub(super) fn grow(&self, record: &Record, form: Form) -> Result<(), Error> {
+        let Form::Image(bytes) = form else {
+            return Ok(());
+        };
+        let image = self.image_of(record)?;
+        fill(&image, bytes)
+            .map_err(|e| io_error("make room in", &self.root.join(&record.pv), e))?;
+        for device in davit_disk::find(&image)? {
+            device.follow_size()?;
+        }
+        Ok(())
+    }
+
+    /// The device of an image: the one that it has, or a new one, as large as the image. For one volume one caller at a time.
+    pub(crate) fn attach(&self, record: &Record) -> Result<PathBuf, Error> {
+        let image = self.image_of(record)?;
+        let name = self.root.join(&record.pv).join(IMAGE);
+        let device = davit_disk::attach(&image, &name)?;
+        device.follow_size()?;
+        Ok(device.path().to_owned())
+    }
+
+    /// Takes the device from an image, if there is one and it has one.
+    pub(crate) fn detach(&self, pv: &str) -> Result<(), Error> {
+        let dir = self.dir(pv)?;
+        let below = match Root::open(&dir, Links::Refused) {
+            Err(e) if e.is_not_found() => return Ok(()),
+            other => other.map_err(|e| io_error("open", &dir, e.into()))?,
+        };
+        match image(&below, &dir)? {
+            Some(image) => Ok(davit_disk::detach(&image)?),
+            None => Ok(()),
+        }
+    }
+
+    fn image_of(&self, record: &Record) -> Result<File, Error> {
+        let dir = self.dir(&record.pv)?;
+        let below = match Root::open(&dir, Links::Refused) {
+            Err(e) if e.is_not_found() => return Err(Error::Lost(dir)),
+            other => other.map_err(|e| io_error("open", &dir, e.into()))?,
+        };
+        self.check(&below, &dir, &record.uid)?;
+        image(&below, &dir)?.ok_or(Error::Lost(dir))
     }
 
     /// Whether the directory that was made is there still.
@@ -152,6 +226,7 @@ impl Directories {
         if let Some(point) = mounted_below(&dir).map_err(|e| io_error("look at", &dir, e))? {
             return Err(Error::Mounted(point));
         }
+        self.detach(&record.pv)?;
         let trash = Path::new(TRASH).join(format!("{}-{}", record.pv, record.uid));
         all.rename(&record.pv, trash)
             .map_err(|e| io_error("move to the trash", &dir, e.into()))?;
@@ -224,6 +299,52 @@ impl Directories {
     }
 }
 
+/// The image in a volume's directory, if it is there.
+fn image(below: &Root, dir: &Path) -> Result<Option<File>, Error> {
+    let failed = |e: davit_beneath::Error| io_error("open the image in", dir, e.into());
+    let inode = match below.entry_itself(IMAGE) {
+        Err(e) if e.is_not_found() => return Ok(None),
+        other => other.map_err(failed)?,
+    };
+    if inode.kind().map_err(failed)? != FileType::RegularFile {
+        let why = "its image is no file".to_owned();
+        let path = dir.to_owned();
+        return Err(Error::NoRecord { path, why });
+    }
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    Ok(Some(inode.reopen(flags).map_err(failed)?.into()))
+}
+
+/// Makes the image of a volume, or finds that it is there.
+fn make_image(below: &Root, dir: &Path, bytes: u64) -> Result<(), Error> {
+    let failed = |what| move |e: davit_beneath::Error| io_error(what, dir, io::Error::from(e));
+    if let Some(image) = image(below, dir)? {
+        return fill(&image, bytes).map_err(|e| io_error("make room in", dir, e));
+    }
+    below.remove_tree(NEW_IMAGE).map_err(failed("clear"))?;
+    let file = below
+        .create_new(NEW_IMAGE, 0o600)
+        .map_err(failed("make an image in"))?;
+    fill(&file, bytes).map_err(|e| io_error("make room in", dir, e))?;
+    below
+        .rename(NEW_IMAGE, IMAGE)
+        .map_err(failed("name the image in"))
+}
+
+/// Makes a file at least so long, with its room taken from the file system if that can be: a device whose writes fail
+/// because others have filled the disk would lose data.
+fn fill(file: &File, bytes: u64) -> io::Result<()> {
+    let bytes = bytes.div_ceil(BLOCK).max(1) * BLOCK;
+    if file.metadata()?.len() >= bytes {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Err(Errno::OPNOTSUPP) => file.set_len(bytes)?,
+        other => other?,
+    }
+    file.sync_all()
+}
+
 fn mounted_below(dir: &Path) -> io::Result<Option<PathBuf>> {
     let points = davit_beneath::mountinfo::mount_points()?;
     Ok(points.into_iter().find(|point| point.starts_with(dir)))
@@ -277,17 +398,17 @@ mod tests {
         let dirs = Directories::open(&tmp.path().join("volumes")).unwrap();
         let mine = record("a");
         assert!(matches!(dirs.find(&mine), Err(Error::Lost(_))));
-        dirs.make(&mine).unwrap();
+        dirs.make(&mine, Form::Directory).unwrap();
         let data = dirs.data("pvc-1");
         std::fs::write(data.join("file"), "x").unwrap();
-        dirs.make(&mine).unwrap();
+        dirs.make(&mine, Form::Directory).unwrap();
         dirs.find(&mine).unwrap();
         assert_eq!(std::fs::read_to_string(data.join("file")).unwrap(), "x");
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
         assert_eq!((mode(&data), mode(data.parent().unwrap())), (0o777, 0o700));
 
         assert!(matches!(
-            dirs.make(&record("b")),
+            dirs.make(&record("b"), Form::Directory),
             Err(Error::Foreign { .. })
         ));
         assert!(matches!(
@@ -305,8 +426,36 @@ mod tests {
         again.empty_trash().unwrap();
         assert!(!again.root().join(TRASH).join("pvc-1-a").exists());
         // The same name may be made anew.
-        again.make(&record("b")).unwrap();
+        again.make(&record("b"), Form::Directory).unwrap();
         assert!(!again.data("pvc-1").join("file").exists());
+    }
+
+    #[test]
+    fn an_image_has_its_size_and_grows_and_never_shrinks() {
+        let tmp = tempfile::tempdir().unwrap();
+        let dirs = Directories::open(&tmp.path().join("volumes")).unwrap();
+        let mine = record("a");
+        let path = dirs.root().join("pvc-1").join(IMAGE);
+        // A crash has left a part of it.
+        std::fs::create_dir(dirs.root().join("pvc-1")).unwrap();
+        std::fs::write(dirs.root().join("pvc-1").join(NEW_IMAGE), "x").unwrap();
+        for (bytes, has) in [(5000, 8192), (5000, 8192), (9000, 12288), (1, 12288)] {
+            dirs.make(&mine, Form::Image(bytes)).unwrap();
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), has);
+        }
+        dirs.grow(&mine, Form::Image(12289)).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 16384);
+        assert!(matches!(
+            dirs.grow(&record("b"), Form::Image(1)),
+            Err(Error::Foreign { .. })
+        ));
+        dirs.detach("pvc-1").unwrap();
+        dirs.remove(&mine).unwrap();
+        assert!(matches!(
+            dirs.grow(&mine, Form::Image(1)),
+            Err(Error::Lost(_))
+        ));
+        dirs.detach("pvc-1").unwrap();
     }
 
     #[test]
@@ -322,13 +471,13 @@ mod tests {
         assert!(outside.join(DATA).exists());
         std::fs::remove_file(dirs.root().join("pvc-1")).unwrap();
 
-        dirs.make(&record("a")).unwrap();
+        dirs.make(&record("a"), Form::Directory).unwrap();
         symlink(&outside, dirs.data("pvc-1").join("link")).unwrap();
         dirs.remove(&record("a")).unwrap();
         dirs.empty_trash().unwrap();
         assert!(outside.join(RECORD).exists());
 
-        dirs.make(&record("a")).unwrap();
+        dirs.make(&record("a"), Form::Directory).unwrap();
         std::fs::write(dirs.root().join("pvc-1").join(RECORD), "{").unwrap();
         assert!(matches!(
             dirs.remove(&record("a")),

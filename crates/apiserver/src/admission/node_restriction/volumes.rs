@@ -33,7 +33,9 @@ pub(super) fn check(node: &str, attributes: &Attributes<'_>, object: Option<&Val
             .pointer_mut("/metadata/annotations")
             .and_then(Value::as_object_mut);
         let left = annotations.map(|all| {
-            all.remove(local::STATE);
+            for said in [local::STATE, local::SIZE] {
+                all.remove(said);
+            }
             all.len()
         });
         if left == Some(0) {
@@ -45,7 +47,8 @@ pub(super) fn check(node: &str, attributes: &Attributes<'_>, object: Option<&Val
         return Ok(());
     }
     Err(format!(
-        "node {node:?} is not allowed to update persistent volumes other than annotation {:?}",
-        local::STATE
+        "node {node:?} is not allowed to update persistent volumes other than annotations {:?} and {:?}",
+        local::STATE,
+        local::SIZE
     ))
 }
