@@ -11,13 +11,13 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_secs(100);
 
 /// Loop devices, which need the kernel's driver and a program.
-fn loop_devices() -> Option<()> {
+pub(super) fn loop_devices() -> Option<()> {
     let there = Path::new("/dev/loop-control").exists();
     let program = Command::new("losetup").arg("--version").output().is_ok();
     part("loop devices", (there && program).then_some(()))
 }
 
-fn losetup(args: &[&str]) -> String {
+pub(super) fn losetup(args: &[&str]) -> String {
     let out = Command::new("losetup").args(args).output().unwrap();
     assert!(out.status.success(), "losetup {args:?}: {out:?}");
     String::from_utf8_lossy(&out.stdout).trim().to_owned()
@@ -78,7 +78,7 @@ metadata: {name: raw}
 spec: {storageClassName: by-hand, volumeMode: Block, volumeName: disk, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
 ";
 
-fn with_device(name: &str, claim: &str, read_only: bool) -> String {
+pub(super) fn with_device(name: &str, claim: &str, read_only: bool) -> String {
     format!(
         "apiVersion: v1
 kind: Pod
@@ -326,7 +326,7 @@ fn disks_of_the_node_are_formatted_once_and_grow() {
 }
 
 /// The loop devices of a file.
-fn devices_of(image: &Path) -> Vec<String> {
+pub(super) fn devices_of(image: &Path) -> Vec<String> {
     let said = losetup(&["--associated", &image.display().to_string()]);
     said.lines().map(str::to_owned).collect()
 }
@@ -381,6 +381,15 @@ fn items_065_and_128_the_default_class_makes_devices() {
     assert_eq!(devices_of(&image), device);
     kube.run(&["delete", "pod", "two", "--timeout=60s"]);
     kube.eventually("no device is left", || devices_of(&image).is_empty());
+
+    // another claim begins with what this one has
+    let copy = "volumeMode: Block, accessModes: [ReadWriteOnce], resources: {requests: {storage: 8Mi}}, dataSource: {kind: PersistentVolumeClaim, name: raw}";
+    kube.apply(&kube_claim("copy", copy));
+    kube.apply(&with_device("four", "copy", false));
+    kube.wait("pod/four", "{.status.phase}", "Running");
+    assert_eq!(exec(&kube, "four", READ).unwrap(), "rows!\n");
+    assert_eq!(exec(&kube, "four", size).unwrap(), "8388608\n");
+    kube.run(&["delete", "pod", "four", "--timeout=60s"]);
 
     // the data stays as long as the claim
     kube.apply(&with_device("three", "raw", false));

@@ -64,6 +64,14 @@ impl LoopDevice {
         sys::set_capacity(&self.device).map_err(failed("resize", &self.path))
     }
 
+    /// Has everything that was written to it in its file.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn sync(&self) -> Result<(), Error> {
+        rustix::fs::fsync(&self.device).map_err(|e| failed("sync", &self.path)(e.into()))
+    }
+
     fn status(&self) -> Result<Option<Info>, Error> {
         match sys::status(&self.device) {
             Err(e) if e.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => Ok(None),

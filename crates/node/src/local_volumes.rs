@@ -3,6 +3,7 @@
 //! The controller makes and removes objects, the node makes and removes directories and says so by an annotation of the
 //! volume. It sees only volumes that carry its label, and goes by their names, never by the paths that they say.
 
+mod copy;
 mod directories;
 
 use crate::context::Context;
@@ -63,11 +64,14 @@ pub(crate) async fn run(ctx: Arc<Context>, root: PathBuf, cancel: CancellationTo
         directories: directories.clone(),
         volumes,
         trash: trash.clone(),
+        copies: Notify::new(),
+        copied: Notify::new(),
     };
     // Pods have made what is in the trash: however long it takes, other volumes are made and removed meanwhile.
     tokio::select! {
         () = cancel.cancelled() => {}
         () = keeper.run() => {}
+        () = keeper.copy() => {}
         () = emptying => {}
     }
     tasks.shutdown().await;
@@ -79,6 +83,10 @@ struct Keeper {
     volumes: Informer<PersistentVolume>,
     /// Something has come into the trash.
     trash: Arc<Notify>,
+    /// A volume waits for its data.
+    copies: Notify,
+    /// A volume has got it.
+    copied: Notify,
 }
 
 /// What a volume wants of its node.
@@ -156,9 +164,42 @@ impl Keeper {
                 change = changes.next() => if change.is_none() { return },
                 // Somebody may have made the node anew.
                 change = node.next(), if !settled || told.is_none() => if change.is_none() { return },
+                () = self.copied.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
+    }
+
+    /// Copies the data of volumes that begin as copies, one after the other: others are made and removed meanwhile.
+    async fn copy(&self) {
+        loop {
+            for volume in self.volumes.list() {
+                let source = local::source_of(&volume).filter(|_| wish(&volume) == Wish::Make);
+                let (Some(source), Some(record)) = (source.map(str::to_owned), record_of(&volume))
+                else {
+                    continue;
+                };
+                let (directories, form) = (self.directories.clone(), form_of(&volume));
+                let copied =
+                    tokio::task::spawn_blocking(move || directories.copy(&record, form, &source));
+                match copied.await {
+                    Ok(Ok(true)) => self.copied.notify_one(),
+                    Ok(Ok(false)) => {}
+                    Ok(Err(error)) => self.report(&volume, Wish::Make, &error),
+                    Err(error) => tracing::error!(%error, "the data of a volume was not copied"),
+                }
+            }
+            // What cannot be copied now may be later.
+            let _ = tokio::time::timeout(PERIOD, self.copies.notified()).await;
+        }
+    }
+
+    /// Whether a volume is still to be copied from.
+    fn is_source(&self, name: &str) -> bool {
+        let copies = |volume: &Arc<PersistentVolume>| {
+            wish(volume) == Wish::Make && local::source_of(volume) == Some(name)
+        };
+        self.volumes.list().iter().any(copies)
     }
 
     /// Does what one volume wants. Answers whether nothing is left to do.
@@ -170,8 +211,18 @@ impl Keeper {
         if wish == Wish::Nothing || wish == Wish::Find && lost.contains(&name) {
             return true;
         }
-        if wish == Wish::Remove && self.ctx.volumes.is_local_volume_used(&name) {
+        let is_used = || self.ctx.volumes.is_local_volume_used(&name) || self.is_source(&name);
+        if wish == Wish::Remove && is_used() {
             return false;
+        }
+        if wish == Wish::Make && local::source_of(volume).is_some() {
+            let (directories, form) = (self.directories.clone(), form_of(volume));
+            let asked = record.clone();
+            let whole = tokio::task::spawn_blocking(move || directories.is_whole(&asked, form));
+            if !matches!(whole.await, Ok(Ok(true))) {
+                self.copies.notify_one();
+                return true;
+            }
         }
         let (directories, form) = (self.directories.clone(), form_of(volume));
         let done = tokio::task::spawn_blocking(move || match wish {

@@ -3,6 +3,7 @@
 //! Data is never removed where it is: the volume's directory goes to the trash by one rename, and what is in the trash is
 //! removed whenever there is time, also after a restart.
 
+use super::copy::{copy_file, copy_tree, sync_file_system};
 use davit_beneath::{Links, Permissions, Root, private_dir, write_private};
 use davit_volume::local::{DATA, IMAGE, NodeStorage};
 use rustix::fs::{FallocateFlags, FileType, OFlags};
@@ -16,6 +17,8 @@ const RECORD: &str = "volume.json";
 const TRASH: &str = ".trash";
 /// An image as long as it is not whole.
 const NEW_IMAGE: &str = "data.img.new";
+/// The same of a directory.
+const NEW_DATA: &str = "data.new";
 /// Images have whole blocks of so many bytes.
 const BLOCK: u64 = 4096;
 /// Bytes a record may have.
@@ -89,6 +92,16 @@ pub(super) enum Form {
     Image(u64),
 }
 
+impl Form {
+    /// What it is called in the volume's directory.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Directory => DATA,
+            Self::Image(_) => IMAGE,
+        }
+    }
+}
+
 /// The directories of all volumes of a node.
 #[derive(Debug, Clone)]
 pub(crate) struct Directories {
@@ -127,16 +140,7 @@ impl Directories {
             let dir = dir.clone();
             move |e: davit_beneath::Error| io_error(what, &dir, e.into())
         };
-        private_dir(&dir, 0o700).map_err(failed("make"))?;
-        let below = Root::open(&dir, Links::Refused).map_err(failed("open"))?;
-        match below.entry_itself(RECORD) {
-            Err(e) if e.is_not_found() => {
-                let text =
-                    serde_json::to_vec(record).map_err(|e| io_error("describe", &dir, e.into()))?;
-                write_private(dir.join(RECORD), &text).map_err(failed("write into"))?;
-            }
-            _ => self.check(&below, &dir, &record.uid)?,
-        }
+        let below = self.enter(record, &dir)?;
         match form {
             Form::Directory => {
                 let data = below.mkdir_all(DATA, 0o777).map_err(failed("make"))?;
@@ -149,6 +153,62 @@ impl Directories {
         }
         sync(&dir)?;
         sync(&self.root)
+    }
+
+    /// Whether the data of a volume is there.
+    pub(super) fn is_whole(&self, record: &Record, form: Form) -> Result<bool, Error> {
+        let dir = self.dir(&record.pv)?;
+        let below = match Root::open(&dir, Links::Refused) {
+            Err(e) if e.is_not_found() => return Ok(false),
+            other => other.map_err(|e| io_error("open", &dir, e.into()))?,
+        };
+        match below.entry_itself(form.name()) {
+            Err(e) if e.is_not_found() => Ok(false),
+            Err(e) => Err(io_error("look at", &dir, e.into())),
+            Ok(_) => self.check(&below, &dir, &record.uid).map(|()| true),
+        }
+    }
+
+    /// Fills a volume that has no data yet with that of another. What a crash has left of an earlier try is removed.
+    /// Answers whether something was copied.
+    pub(super) fn copy(&self, record: &Record, form: Form, source: &str) -> Result<bool, Error> {
+        if self.is_whole(record, form)? {
+            return Ok(false);
+        }
+        let from_dir = self.dir(source)?;
+        let from = match Root::open(&from_dir, Links::Refused) {
+            Err(e) if e.is_not_found() => return Err(Error::Lost(from_dir)),
+            other => other.map_err(|e| io_error("open", &from_dir, e.into()))?,
+        };
+        let dir = self.dir(&record.pv)?;
+        let below = self.enter(record, &dir)?;
+        let failed = |e: davit_beneath::Error| io_error("copy data to", &dir, e.into());
+        for part in [NEW_DATA, NEW_IMAGE] {
+            below.remove_tree(part).map_err(failed)?;
+        }
+        let part = match form {
+            Form::Directory => {
+                let data = from.dir(DATA).map_err(failed)?;
+                copy_tree(&data, &below.mkdir_all(NEW_DATA, 0o700).map_err(failed)?)
+                    .map_err(failed)?;
+                NEW_DATA
+            }
+            Form::Image(bytes) => {
+                let image = image(&from, &from_dir)?.ok_or(Error::Lost(from_dir))?;
+                for device in davit_disk::find(&image)? {
+                    device.sync()?;
+                }
+                let copy = below.create_new(NEW_IMAGE, 0o600).map_err(failed)?;
+                copy_file(&image, &copy)
+                    .and_then(|()| fill(&copy, bytes))
+                    .map_err(|e| io_error("copy data to", &dir, e))?;
+                NEW_IMAGE
+            }
+        };
+        sync_file_system(&dir).map_err(|e| io_error("sync", &dir, e))?;
+        below.rename(part, form.name()).map_err(failed)?;
+        sync(&dir)?;
+        Ok(true)
     }
 
     /// Makes an image as large as it shall be, and its device, should it have one. It is never made smaller.
@@ -195,6 +255,22 @@ impl Directories {
         };
         self.check(&below, &dir, &record.uid)?;
         image(&below, &dir)?.ok_or(Error::Lost(dir))
+    }
+
+    /// Opens a volume's directory, which is made with its record if it is not there.
+    fn enter(&self, record: &Record, dir: &Path) -> Result<Root, Error> {
+        let failed = |what| move |e: davit_beneath::Error| io_error(what, dir, e.into());
+        private_dir(dir, 0o700).map_err(failed("make"))?;
+        let below = Root::open(dir, Links::Refused).map_err(failed("open"))?;
+        match below.entry_itself(RECORD) {
+            Err(e) if e.is_not_found() => {
+                let text =
+                    serde_json::to_vec(record).map_err(|e| io_error("describe", dir, e.into()))?;
+                write_private(dir.join(RECORD), &text).map_err(failed("write into"))?;
+            }
+            _ => self.check(&below, dir, &record.uid)?,
+        }
+        Ok(below)
     }
 
     /// Whether the directory that was made is there still.
@@ -371,129 +447,4 @@ fn reserve(size: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    #[test]
-    fn the_reserve_leaves_room_on_small_and_on_large_disks() {
-        assert_eq!(reserve(0), 0);
-        assert_eq!(reserve(8 << 30), (8 << 30) / 20);
-        // 12 GiB free of 252: a twentieth would be more than all of it.
-        assert_eq!(reserve(252 << 30), 1 << 30);
-    }
-
-    fn record(uid: &str) -> Record {
-        Record {
-            pv: "pvc-1".to_owned(),
-            namespace: "ns".to_owned(),
-            claim: "c".to_owned(),
-            uid: uid.to_owned(),
-        }
-    }
-
-    #[test]
-    fn items_123_and_126_made_once_and_removed_once() {
-        let tmp = tempfile::tempdir().unwrap();
-        let dirs = Directories::open(&tmp.path().join("volumes")).unwrap();
-        let mine = record("a");
-        assert!(matches!(dirs.find(&mine), Err(Error::Lost(_))));
-        dirs.make(&mine, Form::Directory).unwrap();
-        let data = dirs.data("pvc-1");
-        std::fs::write(data.join("file"), "x").unwrap();
-        dirs.make(&mine, Form::Directory).unwrap();
-        dirs.find(&mine).unwrap();
-        assert_eq!(std::fs::read_to_string(data.join("file")).unwrap(), "x");
-        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
-        assert_eq!((mode(&data), mode(data.parent().unwrap())), (0o777, 0o700));
-
-        assert!(matches!(
-            dirs.make(&record("b"), Form::Directory),
-            Err(Error::Foreign { .. })
-        ));
-        assert!(matches!(
-            dirs.remove(&record("b")),
-            Err(Error::Foreign { .. })
-        ));
-        assert!(data.join("file").exists());
-
-        dirs.remove(&mine).unwrap();
-        assert!(!data.exists());
-        dirs.remove(&mine).unwrap();
-        // A crash between the two: the trash is emptied by the next process.
-        let again = Directories::open(&tmp.path().join("volumes")).unwrap();
-        assert!(again.root().join(TRASH).join("pvc-1-a/data/file").exists());
-        again.empty_trash().unwrap();
-        assert!(!again.root().join(TRASH).join("pvc-1-a").exists());
-        // The same name may be made anew.
-        again.make(&record("b"), Form::Directory).unwrap();
-        assert!(!again.data("pvc-1").join("file").exists());
-    }
-
-    #[test]
-    fn an_image_has_its_size_and_grows_and_never_shrinks() {
-        let tmp = tempfile::tempdir().unwrap();
-        let dirs = Directories::open(&tmp.path().join("volumes")).unwrap();
-        let mine = record("a");
-        let path = dirs.root().join("pvc-1").join(IMAGE);
-        // A crash has left a part of it.
-        std::fs::create_dir(dirs.root().join("pvc-1")).unwrap();
-        std::fs::write(dirs.root().join("pvc-1").join(NEW_IMAGE), "x").unwrap();
-        for (bytes, has) in [(5000, 8192), (5000, 8192), (9000, 12288), (1, 12288)] {
-            dirs.make(&mine, Form::Image(bytes)).unwrap();
-            assert_eq!(std::fs::metadata(&path).unwrap().len(), has);
-        }
-        dirs.grow(&mine, Form::Image(12289)).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), 16384);
-        assert!(matches!(
-            dirs.grow(&record("b"), Form::Image(1)),
-            Err(Error::Foreign { .. })
-        ));
-        dirs.detach("pvc-1").unwrap();
-        dirs.remove(&mine).unwrap();
-        assert!(matches!(
-            dirs.grow(&mine, Form::Image(1)),
-            Err(Error::Lost(_))
-        ));
-        dirs.detach("pvc-1").unwrap();
-    }
-
-    #[test]
-    fn item_127_nothing_outside_is_touched() {
-        let tmp = tempfile::tempdir().unwrap();
-        let outside = tmp.path().join("outside");
-        std::fs::create_dir_all(outside.join(DATA)).unwrap();
-        let text = serde_json::to_vec(&record("a")).unwrap();
-        std::fs::write(outside.join(RECORD), text).unwrap();
-        let dirs = Directories::open(&tmp.path().join("volumes")).unwrap();
-        symlink(&outside, dirs.root().join("pvc-1")).unwrap();
-        dirs.remove(&record("a")).unwrap_err();
-        assert!(outside.join(DATA).exists());
-        std::fs::remove_file(dirs.root().join("pvc-1")).unwrap();
-
-        dirs.make(&record("a"), Form::Directory).unwrap();
-        symlink(&outside, dirs.data("pvc-1").join("link")).unwrap();
-        dirs.remove(&record("a")).unwrap();
-        dirs.empty_trash().unwrap();
-        assert!(outside.join(RECORD).exists());
-
-        dirs.make(&record("a"), Form::Directory).unwrap();
-        std::fs::write(dirs.root().join("pvc-1").join(RECORD), "{").unwrap();
-        assert!(matches!(
-            dirs.remove(&record("a")),
-            Err(Error::NoRecord { .. })
-        ));
-        for name in ["", "..", ".trash", "a/b"] {
-            let pv = name.to_owned();
-            dirs.remove(&Record { pv, ..record("a") }).unwrap_err();
-        }
-    }
-
-    #[test]
-    fn a_part_of_the_file_system_is_kept_free() {
-        let tmp = tempfile::tempdir().unwrap();
-        let dirs = Directories::open(tmp.path()).unwrap();
-        let storage = dirs.storage().unwrap();
-        assert!(storage.available <= storage.size);
-    }
-}
+mod tests;
