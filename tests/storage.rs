@@ -7,6 +7,8 @@
 mod block;
 #[path = "storage/csi.rs"]
 mod csi;
+#[path = "storage/faults.rs"]
+mod faults;
 #[path = "storage/flex.rs"]
 mod flex;
 mod harness;
@@ -267,6 +269,23 @@ fn items_021_124_and_128_sizes_and_what_the_class_cannot_do() {
         !out.status.success() && said.contains("less than status.capacity"),
         "{shrink} {said}"
     );
+    // a claim begins as a copy of another
+    let copy = |size: &str| {
+        format!(
+            "accessModes: [ReadWriteOnce], resources: {{requests: {{storage: {size}}}}}, dataSource: {{kind: PersistentVolumeClaim, name: data}}"
+        )
+    };
+    kube.apply(&claim("small", &copy("10Mi")));
+    kube.apply(&pod("small", "small", "true"));
+    kube.has_event(
+        "small",
+        "ProvisioningFailed",
+        "requested 10485760 but source is 20971520",
+    );
+    kube.apply(&claim("copy", &copy("20Mi")));
+    let script = "cat /mnt/n; echo 2 > /mnt/n";
+    assert_eq!(kube.say("second", "copy", script), "1");
+    assert_eq!(kube.say("third", "data", "cat /mnt/n"), "1");
     // an administrator's word about the class stands
     kube.run(&["delete", "storageclass", "standard"]);
     kube.apply(&claim("classless", SMALL));

@@ -1,7 +1,7 @@
 //! Devices: of a CSI driver and of the node, with and without a file system.
 
 use super::csi::{calls, driver_with, program};
-use super::{Kube, pod};
+use super::{Kube, claim as kube_claim, pod};
 use crate::harness::part;
 use std::path::Path;
 use std::process::Command;
@@ -11,13 +11,13 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_secs(100);
 
 /// Loop devices, which need the kernel's driver and a program.
-fn loop_devices() -> Option<()> {
+pub(super) fn loop_devices() -> Option<()> {
     let there = Path::new("/dev/loop-control").exists();
     let program = Command::new("losetup").arg("--version").output().is_ok();
     part("loop devices", (there && program).then_some(()))
 }
 
-fn losetup(args: &[&str]) -> String {
+pub(super) fn losetup(args: &[&str]) -> String {
     let out = Command::new("losetup").args(args).output().unwrap();
     assert!(out.status.success(), "losetup {args:?}: {out:?}");
     String::from_utf8_lossy(&out.stdout).trim().to_owned()
@@ -78,7 +78,7 @@ metadata: {name: raw}
 spec: {storageClassName: by-hand, volumeMode: Block, volumeName: disk, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
 ";
 
-fn with_device(name: &str, claim: &str, read_only: bool) -> String {
+pub(super) fn with_device(name: &str, claim: &str, read_only: bool) -> String {
     format!(
         "apiVersion: v1
 kind: Pod
@@ -323,4 +323,80 @@ fn disks_of_the_node_are_formatted_once_and_grow() {
     kube.wait("pvc/files", "{.status.capacity.storage}", "64Mi");
     assert_eq!(kube.run(&read), "rows\n");
     kube.run(&["delete", "pod", "reader", "--timeout=60s"]);
+}
+
+/// The loop devices of a file.
+pub(super) fn devices_of(image: &Path) -> Vec<String> {
+    let said = losetup(&["--associated", &image.display().to_string()]);
+    said.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn items_065_and_128_the_default_class_makes_devices() {
+    if loop_devices().is_none() {
+        return;
+    }
+    let Some(mut kube) = Kube::up(&[]) else {
+        return;
+    };
+    let claim = |size: &str| {
+        let spec = format!(
+            "volumeMode: Block, accessModes: [ReadWriteOnce], resources: {{requests: {{storage: {size}}}}}"
+        );
+        kube_claim("raw", &spec)
+    };
+    kube.apply(&claim("4Mi"));
+    kube.apply(&with_device("one", "raw", false));
+    kube.wait("pod/one", "{.status.phase}", "Running");
+    let exec = |kube: &Kube, pod: &str, script: &str| {
+        kube.try_run(&["exec", pod, "--", "/bin/sh", "-c", script])
+    };
+    let write = "echo rows! | dd of=/dev/own conv=fsync,notrunc 2>&1";
+    exec(&kube, "one", write).unwrap();
+    let volume = kube.get("pvc/raw", "{.spec.volumeName}");
+    let image = kube.volumes().join(&volume).join("data.img");
+    let device = devices_of(&image);
+    assert_eq!(device.len(), 1, "{device:?}");
+
+    // another pod of the node may only read the same device
+    kube.apply(&with_device("two", "raw", true));
+    kube.wait("pod/two", "{.status.phase}", "Running");
+    assert_eq!(exec(&kube, "two", READ).unwrap(), "rows!\n");
+    let refused = exec(&kube, "two", write).unwrap_err();
+    assert!(!refused.contains("not found"), "{refused}");
+    assert_eq!(devices_of(&image), device);
+
+    // it grows under the pods
+    kube.apply(&claim("6Mi"));
+    kube.wait("pvc/raw", "{.status.capacity.storage}", "6Mi");
+    let size = "blockdev --getsize64 /dev/own";
+    assert_eq!(exec(&kube, "one", size).unwrap(), "6291456\n");
+
+    // what a power cut leaves is found again, and taken away with the last pod
+    kube.cluster.keep_port();
+    kube.cluster.kill();
+    kube.cluster.start_again();
+    kube.run(&["delete", "pod", "one", "--timeout=60s"]);
+    assert_eq!(exec(&kube, "two", READ).unwrap(), "rows!\n");
+    assert_eq!(devices_of(&image), device);
+    kube.run(&["delete", "pod", "two", "--timeout=60s"]);
+    kube.eventually("no device is left", || devices_of(&image).is_empty());
+
+    // another claim begins with what this one has
+    let copy = "volumeMode: Block, accessModes: [ReadWriteOnce], resources: {requests: {storage: 8Mi}}, dataSource: {kind: PersistentVolumeClaim, name: raw}";
+    kube.apply(&kube_claim("copy", copy));
+    kube.apply(&with_device("four", "copy", false));
+    kube.wait("pod/four", "{.status.phase}", "Running");
+    assert_eq!(exec(&kube, "four", READ).unwrap(), "rows!\n");
+    assert_eq!(exec(&kube, "four", size).unwrap(), "8388608\n");
+    kube.run(&["delete", "pod", "four", "--timeout=60s"]);
+
+    // the data stays as long as the claim
+    kube.apply(&with_device("three", "raw", false));
+    kube.wait("pod/three", "{.status.phase}", "Running");
+    assert_eq!(exec(&kube, "three", READ).unwrap(), "rows!\n");
+    kube.run(&["delete", "pod", "three", "--timeout=60s"]);
+    kube.run(&["delete", "pvc", "raw", "--timeout=60s"]);
+    kube.gone(&format!("pv/{volume}"));
+    kube.eventually("the image is gone", || !image.exists());
 }

@@ -41,6 +41,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-dns",
             "davit-csi",
             "davit-flexvolume",
+            "davit-disk",
             "davit-containermanager",
             "davit-oci",
         ],

@@ -13,6 +13,7 @@ mod retire;
 use crate::controller::{Spawner, cluster_key};
 use crate::informers::Informers;
 use davit_client::{EventRecorder, Informer, ObjectKey};
+use davit_volume::binding::claim_ref;
 use davit_volume::local;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -66,6 +67,17 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, default_class: bool) {
         &claims,
         |claim: &PersistentVolumeClaim| vec![ObjectKey::of(claim)],
     );
+    // What its node says of a volume is news for its claim.
+    spawner.feed(&informers.volumes, &claims, |volume: &PersistentVolume| {
+        let reference = local::made_bytes(volume).and_then(|_| claim_ref(volume));
+        let key = reference.and_then(|claim| {
+            Some(ObjectKey {
+                namespace: claim.namespace.clone()?,
+                name: claim.name.clone()?,
+            })
+        });
+        key.into_iter().collect()
+    });
     let retired = spawner.controller(retire::Volumes(shared.clone()));
     spawner.feed(&informers.volumes, &retired, |volume: &PersistentVolume| {
         let ours = local::is_ours(volume);

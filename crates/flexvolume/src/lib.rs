@@ -12,7 +12,7 @@ mod drivers;
 mod error;
 mod name;
 pub mod paths;
-mod process;
+pub mod process;
 mod volume;
 
 pub use answer::{DriverAnswer, DriverCapabilities};

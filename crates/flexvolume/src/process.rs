@@ -1,4 +1,4 @@
-//! One run of an executable.
+//! One run of an executable, a driver or another program of the host.
 
 use crate::Error;
 use davit_task::ProcessGroup;
@@ -14,14 +14,21 @@ const MAX_OUTPUT: u64 = 1 << 20;
 const AFTER_EXIT: Duration = Duration::from_millis(500);
 
 /// How a run ended.
-pub(crate) struct Ended {
-    pub(crate) status: ExitStatus,
-    pub(crate) stdout: Vec<u8>,
-    pub(crate) stderr: Vec<u8>,
+#[derive(Debug)]
+pub struct Ended {
+    /// How it exited.
+    pub status: ExitStatus,
+    /// What it wrote, cut off after a mebibyte.
+    pub stdout: Vec<u8>,
+    /// The same of its errors.
+    pub stderr: Vec<u8>,
 }
 
-/// Runs an executable to its end; `None` when it was ended because the limit was over.
-pub(crate) async fn run(
+/// Runs an executable to its end; `None` when it was ended, with what it had started, because the limit was over.
+///
+/// # Errors
+/// [`Error::Start`].
+pub async fn run(
     executable: &Path,
     arguments: &[&str],
     limit: Duration,

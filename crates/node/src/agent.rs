@@ -518,6 +518,7 @@ impl NodeAgent {
         let volumes = Volumes::new(paths.clone(), mounter, objects.clone())
             .with_events(recorder.clone())
             .with_flex_drivers(flex_drivers(&options))
+            .with_own(options.local_volumes.as_deref())
             .with_drivers(
                 drivers,
                 &options.node_name,

@@ -1,8 +1,9 @@
-//! The node's part in davit's own provisioner: directories for the volumes that the controller has placed here.
+//! The node's part in davit's own provisioner: directories and images for the volumes that the controller has placed here.
 //!
 //! The controller makes and removes objects, the node makes and removes directories and says so by an annotation of the
 //! volume. It sees only volumes that carry its label, and goes by their names, never by the paths that they say.
 
+mod copy;
 mod directories;
 
 use crate::context::Context;
@@ -10,7 +11,8 @@ use davit_client::{Informer, object_ref};
 use davit_task::Task;
 use davit_volume::binding::{claim_ref, uid_of};
 use davit_volume::local::{self, NodeStorage, State};
-use directories::{Directories, Error, Record};
+pub(crate) use directories::{Directories, Record};
+use directories::{Error, Form};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -62,11 +64,14 @@ pub(crate) async fn run(ctx: Arc<Context>, root: PathBuf, cancel: CancellationTo
         directories: directories.clone(),
         volumes,
         trash: trash.clone(),
+        copies: Notify::new(),
+        copied: Notify::new(),
     };
     // Pods have made what is in the trash: however long it takes, other volumes are made and removed meanwhile.
     tokio::select! {
         () = cancel.cancelled() => {}
         () = keeper.run() => {}
+        () = keeper.copy() => {}
         () = emptying => {}
     }
     tasks.shutdown().await;
@@ -78,6 +83,10 @@ struct Keeper {
     volumes: Informer<PersistentVolume>,
     /// Something has come into the trash.
     trash: Arc<Notify>,
+    /// A volume waits for its data.
+    copies: Notify,
+    /// A volume has got it.
+    copied: Notify,
 }
 
 /// What a volume wants of its node.
@@ -87,6 +96,8 @@ enum Wish {
     Make,
     /// It was made once.
     Find,
+    /// It was made, and shall be larger.
+    Grow,
     Remove,
 }
 
@@ -101,10 +112,29 @@ fn wish(volume: &PersistentVolume) -> Wish {
     match (phase, policy, state) {
         (Some("Released"), Some("Delete"), _) => Wish::Remove,
         (Some("Released" | "Failed"), ..) => Wish::Nothing,
+        (_, _, Some(State::Ready)) if said_size(volume) < told_size(volume) => Wish::Grow,
         (_, _, Some(State::Ready)) => Wish::Find,
         _ if volume.metadata.deletion_timestamp.is_some() => Wish::Nothing,
         _ => Wish::Make,
     }
+}
+
+/// The size of a device as its node is to say it.
+fn told_size(volume: &PersistentVolume) -> Option<u64> {
+    local::is_device(volume).then(|| local::wanted_bytes(volume))
+}
+
+fn said_size(volume: &PersistentVolume) -> Option<u64> {
+    local::made_bytes(volume)
+}
+
+fn form_of(volume: &PersistentVolume) -> Form {
+    told_size(volume).map_or(Form::Directory, Form::Image)
+}
+
+/// Whose a volume is, if it is one of davit's own provisioner.
+pub(crate) fn own_record(volume: &PersistentVolume) -> Option<Record> {
+    local::is_ours(volume).then(|| record_of(volume)).flatten()
 }
 
 fn record_of(volume: &PersistentVolume) -> Option<Record> {
@@ -134,9 +164,42 @@ impl Keeper {
                 change = changes.next() => if change.is_none() { return },
                 // Somebody may have made the node anew.
                 change = node.next(), if !settled || told.is_none() => if change.is_none() { return },
+                () = self.copied.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
+    }
+
+    /// Copies the data of volumes that begin as copies, one after the other: others are made and removed meanwhile.
+    async fn copy(&self) {
+        loop {
+            for volume in self.volumes.list() {
+                let source = local::source_of(&volume).filter(|_| wish(&volume) == Wish::Make);
+                let (Some(source), Some(record)) = (source.map(str::to_owned), record_of(&volume))
+                else {
+                    continue;
+                };
+                let (directories, form) = (self.directories.clone(), form_of(&volume));
+                let copied =
+                    tokio::task::spawn_blocking(move || directories.copy(&record, form, &source));
+                match copied.await {
+                    Ok(Ok(true)) => self.copied.notify_one(),
+                    Ok(Ok(false)) => {}
+                    Ok(Err(error)) => self.report(&volume, Wish::Make, &error),
+                    Err(error) => tracing::error!(%error, "the data of a volume was not copied"),
+                }
+            }
+            // What cannot be copied now may be later.
+            let _ = tokio::time::timeout(PERIOD, self.copies.notified()).await;
+        }
+    }
+
+    /// Whether a volume is still to be copied from.
+    fn is_source(&self, name: &str) -> bool {
+        let copies = |volume: &Arc<PersistentVolume>| {
+            wish(volume) == Wish::Make && local::source_of(volume) == Some(name)
+        };
+        self.volumes.list().iter().any(copies)
     }
 
     /// Does what one volume wants. Answers whether nothing is left to do.
@@ -148,18 +211,29 @@ impl Keeper {
         if wish == Wish::Nothing || wish == Wish::Find && lost.contains(&name) {
             return true;
         }
-        if wish == Wish::Remove && self.ctx.volumes.is_local_volume_used(&name) {
+        let is_used = || self.ctx.volumes.is_local_volume_used(&name) || self.is_source(&name);
+        if wish == Wish::Remove && is_used() {
             return false;
         }
-        let directories = self.directories.clone();
+        if wish == Wish::Make && local::source_of(volume).is_some() {
+            let (directories, form) = (self.directories.clone(), form_of(volume));
+            let asked = record.clone();
+            let whole = tokio::task::spawn_blocking(move || directories.is_whole(&asked, form));
+            if !matches!(whole.await, Ok(Ok(true))) {
+                self.copies.notify_one();
+                return true;
+            }
+        }
+        let (directories, form) = (self.directories.clone(), form_of(volume));
         let done = tokio::task::spawn_blocking(move || match wish {
-            Wish::Make => directories.make(&record),
+            Wish::Make => directories.make(&record, form),
             Wish::Find => directories.find(&record),
+            Wish::Grow => directories.grow(&record, form),
             Wish::Remove => directories.remove(&record),
             Wish::Nothing => Ok(()),
         });
         let state = match (done.await, wish) {
-            (Ok(Ok(())), Wish::Make) => State::Ready,
+            (Ok(Ok(())), Wish::Make | Wish::Grow) => State::Ready,
             (Ok(Ok(())), Wish::Remove) => {
                 self.trash.notify_one();
                 State::Removed
@@ -178,13 +252,14 @@ impl Keeper {
                 return false;
             }
         };
-        self.say(&name, state).await
+        self.say(&name, state, told_size(volume)).await
     }
 
     fn report(&self, volume: &PersistentVolume, wish: Wish, error: &Error) {
         let reason = match wish {
             Wish::Remove => "VolumeFailedDelete",
             Wish::Find => "VolumeMissing",
+            Wish::Grow => "VolumeResizeFailed",
             Wish::Make | Wish::Nothing => "ProvisioningFailed",
         };
         let reference = object_ref(volume);
@@ -193,9 +268,13 @@ impl Keeper {
             .warning(&reference, reason, error.to_string());
     }
 
-    async fn say(&self, name: &str, state: State) -> bool {
+    async fn say(&self, name: &str, state: State, size: Option<u64>) -> bool {
         let api: Api<PersistentVolume> = Api::all(self.ctx.client.clone());
-        let patch = json!({"metadata": {"annotations": {(local::STATE): state.as_str()}}});
+        let mut said = json!({ (local::STATE): state.as_str() });
+        if let Some(size) = size {
+            said[local::SIZE] = json!(size.to_string());
+        }
+        let patch = json!({"metadata": {"annotations": said}});
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let call = api.patch(name, &params, &patch);
         match tokio::time::timeout(DEADLINE, call).await {
@@ -303,6 +382,12 @@ mod tests {
             record_of(&volume("Bound", "Delete", None)).unwrap().uid,
             "u"
         );
+        let mut device = volume("Bound", "Delete", Some("Ready"));
+        device.spec.as_mut().unwrap().volume_mode = Some("Block".to_owned());
+        assert_eq!(wish(&device), Wish::Grow);
+        let annotations = device.metadata.annotations.as_mut().unwrap();
+        annotations.insert(local::SIZE.to_owned(), "0".to_owned());
+        assert_eq!(wish(&device), Wish::Find);
         let mut foreign = volume("Released", "Delete", None);
         foreign.metadata.annotations = None;
         assert_eq!(wish(&foreign), Wish::Nothing);

@@ -18,6 +18,7 @@ mod local;
 mod locks;
 pub mod mount_options;
 pub mod mounts;
+mod nfs;
 mod node_expand;
 mod persistent;
 mod projection;
@@ -32,6 +33,7 @@ pub use stats::{ClaimName, VolumeFigures};
 pub(crate) use sub_paths::{SubPath, too_many as too_many_sub_paths};
 
 use crate::env::NodeFacts;
+use crate::local_volumes::Directories;
 use crate::objects::ObjectSource;
 use crate::paths::{PRIVATE_DIR, Paths};
 use crate::pod::PodExt;
@@ -104,6 +106,10 @@ pub struct Volumes {
     volumes: Locks<tokio::sync::Mutex<()>>,
     drivers: Arc<Drivers>,
     flex_drivers: FlexDrivers,
+    /// The volumes of davit's own provisioner.
+    own: Option<Directories>,
+    /// Where programs of the host are that mount.
+    helpers: Vec<PathBuf>,
     node_name: String,
     /// This node's object.
     node: Option<Informer<Node>>,
@@ -141,6 +147,8 @@ impl Volumes {
             volumes: Locks::default(),
             drivers: Arc::default(),
             flex_drivers: FlexDrivers::new(PathBuf::from(DEFAULT_PLUGIN_DIR)),
+            own: None,
+            helpers: nfs::helper_dirs(),
             node_name: String::new(),
             node: None,
             look: Arc::default(),
@@ -175,6 +183,13 @@ impl Volumes {
     #[must_use]
     pub fn with_flex_drivers(mut self, drivers: FlexDrivers) -> Self {
         self.flex_drivers = drivers;
+        self
+    }
+
+    /// Volumes of davit's own provisioner in this directory.
+    #[must_use]
+    pub(crate) fn with_own(mut self, root: Option<&Path>) -> Self {
+        self.own = root.map(|root| Directories::at(root.to_owned()));
         self
     }
 
@@ -296,6 +311,14 @@ impl Volumes {
         if let Some(source) = &volume.flex_volume {
             return Box::pin(self.inline_flex(pod, &volume.name, source)).await;
         }
+        if let Some(source) = &volume.nfs {
+            let share = nfs::Share::new(&volume.name, source, Vec::new(), false);
+            let mounted = self.nfs(pod, &share).await;
+            return mounted.map_err(|cause| Error::SetUp {
+                volume: volume.name.clone(),
+                cause,
+            });
+        }
         let made = Box::pin(self.of_the_pod(pod, volume, facts)).await;
         let path = made.map_err(|cause| Error::SetUp {
             volume: volume.name.clone(),
@@ -372,7 +395,8 @@ impl Volumes {
 
     /// Whether some pod of this node has the volume mounted, or may have.
     pub fn is_local_volume_used(&self, volume: &str) -> bool {
-        !self.others_with("", local::PLUGIN, volume).is_empty()
+        let has_device = || !self.local_map(volume).pods().is_empty();
+        !self.others_with("", local::PLUGIN, volume).is_empty() || has_device()
     }
 
     /// The other pods of the node that have a directory for this volume.
@@ -415,12 +439,13 @@ impl Volumes {
         self.tokens.forget(uid);
         self.displace(uid);
         // A driver of one kind that hangs or is gone does not keep what those of the others have mounted.
-        let (flex, csi, local) = tokio::join!(
+        let (flex, csi, local, nfs) = tokio::join!(
             self.unmount_flex(uid),
             self.unpublish(uid),
-            self.unmap_local(uid)
+            self.unmap_local(uid),
+            self.unmount_nfs(uid)
         );
-        flex.and(csi).and(local)?;
+        flex.and(csi).and(local).and(nfs)?;
         let path = self.paths.pod(uid);
         let mounter = self.mounter.clone();
         let done = tokio::task::spawn_blocking(move || {
@@ -502,8 +527,7 @@ fn group_of(pod: &Pod) -> Option<u32> {
 }
 
 fn kind_of(volume: &Volume) -> &'static str {
-    let kinds: [(bool, &'static str); 7] = [
-        (volume.nfs.is_some(), "nfs"),
+    let kinds: [(bool, &'static str); 6] = [
         (volume.iscsi.is_some(), "iscsi"),
         (volume.fc.is_some(), "fc"),
         (volume.git_repo.is_some(), "gitRepo"),

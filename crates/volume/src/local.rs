@@ -2,7 +2,7 @@
 //! that keep the directories (spec storage.md 8).
 
 use davit_api::selector::Labels;
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -10,6 +10,7 @@ use std::fmt::Write;
 
 use crate::annotations::PROVISIONED_BY;
 use crate::binding::annotation;
+use crate::matching::capacity_of;
 
 /// Name of the provisioner, and of its CSIDriver object.
 pub const PROVISIONER: &str = "local.davit.dev";
@@ -21,8 +22,14 @@ pub const NODE_LABEL: &str = "local.davit.dev/node";
 pub const STATE: &str = "local.davit.dev/state";
 /// Annotation of a node that keeps volumes: a [`NodeStorage`] in JSON.
 pub const STORAGE: &str = "local.davit.dev/storage";
+/// Annotation of a volume with `volumeMode: Block`: the bytes that its node has made it.
+pub const SIZE: &str = "local.davit.dev/size";
+/// Annotation of a volume that begins as a copy of another one of its node: that one's name.
+pub const SOURCE: &str = "local.davit.dev/source";
 /// Directory of the data below a volume's own.
 pub const DATA: &str = "data";
+/// In its place the file whose content is that of the device, of a volume with `volumeMode: Block`.
+pub const IMAGE: &str = "data.img";
 /// The most characters that a label's value has.
 const LABEL_VALUE: usize = 63;
 
@@ -66,6 +73,54 @@ pub struct NodeStorage {
 /// Whether the volume is one of this provisioner's.
 pub fn is_ours(volume: &PersistentVolume) -> bool {
     annotation(&volume.metadata, PROVISIONED_BY) == Some(PROVISIONER)
+}
+
+/// Whether the volume is a device, whose content is a file.
+pub fn is_device(volume: &PersistentVolume) -> bool {
+    let spec = volume.spec.as_ref();
+    spec.and_then(|spec| spec.volume_mode.as_deref()) == Some("Block")
+}
+
+/// The name of the volume that this one begins as a copy of.
+pub fn source_of(volume: &PersistentVolume) -> Option<&str> {
+    annotation(&volume.metadata, SOURCE)
+}
+
+/// The claim of the same namespace whose data a claim asks to begin with. `Err` for a source of another kind.
+///
+/// # Errors
+/// The kind of the source.
+pub fn source_claim(claim: &PersistentVolumeClaim) -> Result<Option<&str>, &str> {
+    let Some(spec) = &claim.spec else {
+        return Ok(None);
+    };
+    let (kind, group, name, namespace) = match (&spec.data_source_ref, &spec.data_source) {
+        (Some(source), _) => (
+            &source.kind,
+            &source.api_group,
+            &source.name,
+            &source.namespace,
+        ),
+        (None, Some(source)) => (&source.kind, &source.api_group, &source.name, &None),
+        (None, None) => return Ok(None),
+    };
+    let is_claim =
+        kind == "PersistentVolumeClaim" && group.as_deref().unwrap_or_default().is_empty();
+    let is_here = namespace.is_none() || *namespace == claim.metadata.namespace;
+    match is_claim && is_here {
+        true => Ok(Some(name)),
+        false => Err(kind),
+    }
+}
+
+/// The bytes that the volume is to have; none of a negative size.
+pub fn wanted_bytes(volume: &PersistentVolume) -> u64 {
+    u64::try_from(capacity_of(volume).value()).unwrap_or(0)
+}
+
+/// The bytes that the volume's node has made it.
+pub fn made_bytes(volume: &PersistentVolume) -> Option<u64> {
+    annotation(&volume.metadata, SIZE)?.parse().ok()
 }
 
 /// The value of [`NODE_LABEL`] for a node. Names of nodes can be longer than labels.

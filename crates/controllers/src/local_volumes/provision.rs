@@ -1,5 +1,6 @@
 //! Volumes for claims whose pods have been given a node, and more room for claims that ask for more.
 
+use super::requirements::Origin;
 use super::{Shared, requirements};
 use crate::controller::{Context, Error, Next, Reconcile, exists_is_none, gone_is_none};
 use async_trait::async_trait;
@@ -59,6 +60,11 @@ impl Claims {
             self.warn(claim, "ProvisioningFailed", &why);
             return Ok(Next::Wait);
         }
+        let origin = self.origin(claim);
+        if let Origin::Wait(why) = &origin {
+            self.warn(claim, "ProvisioningFailed", why);
+            return Ok(Next::After(RETRY));
+        }
         let Some(node_name) = selected_node(claim) else {
             if class.volume_binding_mode.as_deref() != Some("WaitForFirstConsumer") {
                 let why = "the volume is made on the node of its first pod: the class needs volumeBindingMode WaitForFirstConsumer";
@@ -85,8 +91,28 @@ impl Claims {
             let why = format!("node {node_name} has room for {room} bytes, {wanted} are asked for");
             return self.choose_another(claim, &why).await;
         }
-        let made = requirements::volume(claim, &class, &node, &storage);
+        let mut made = requirements::volume(claim, &class, &node, &storage);
+        if let Origin::Volume(source) = origin {
+            if !kept
+                .iter()
+                .any(|kept| kept.metadata.name.as_deref() == Some(&*source))
+            {
+                let why = format!("volume {source}, the data source, is not on node {node_name}");
+                return self.choose_another(claim, &why).await;
+            }
+            made["metadata"]["annotations"][local::SOURCE] = json!(source);
+        }
         self.create(claim, made).await
+    }
+
+    fn origin(&self, claim: &PersistentVolumeClaim) -> Origin {
+        let informers = &self.0.informers;
+        let namespace = claim.metadata.namespace.as_deref();
+        let name = local::source_claim(claim).ok().flatten();
+        let source = name.and_then(|name| informers.claims.get(namespace, name));
+        let volume = source.as_deref().and_then(volume_name);
+        let volume = volume.and_then(|name| informers.volumes.get(None, name));
+        requirements::origin(claim, source.as_deref(), volume.as_deref())
     }
 
     async fn create(&self, claim: &PersistentVolumeClaim, volume: Value) -> Result<Next, Error> {
@@ -152,7 +178,12 @@ impl Claims {
             }
             self.resize(claim, &volume).await?;
         }
-        self.confirm(claim, wanted.max(has)).await
+        let size = wanted.max(has);
+        // Its node makes a device larger, and says so.
+        if local::is_device(&volume) && local::made_bytes(&volume) < Some(size) {
+            return Ok(Next::Wait);
+        }
+        self.confirm(claim, size).await
     }
 
     fn room_of(&self, node: &Node) -> u64 {

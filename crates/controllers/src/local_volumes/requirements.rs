@@ -2,7 +2,8 @@
 
 use davit_api::quantity::Quantity;
 use davit_volume::annotations::{EXTERNAL_PROVISIONER, PROVISIONED_BY};
-use davit_volume::local::{self, DATA, NodeStorage};
+use davit_volume::binding::{claim_ref, uid_of};
+use davit_volume::local::{self, DATA, IMAGE, NodeStorage, State};
 use davit_volume::matching::{capacity_of, request_of};
 use davit_volume::names::provisioned_volume_name;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
@@ -14,12 +15,6 @@ const HOSTNAME: &str = "kubernetes.io/hostname";
 /// Why a claim gets no volume from this provisioner, whatever node is chosen.
 pub(super) fn unsupported(claim: &PersistentVolumeClaim) -> Option<String> {
     let spec = claim.spec.as_ref()?;
-    if spec.volume_mode.as_deref() == Some("Block") {
-        return Some(format!(
-            "volumes of {} are directories: volumeMode Block is not supported",
-            local::PROVISIONER
-        ));
-    }
     let mut modes = spec.access_modes.iter().flatten();
     if modes.any(|mode| mode == "ReadWriteMany") {
         return Some(format!(
@@ -30,13 +25,67 @@ pub(super) fn unsupported(claim: &PersistentVolumeClaim) -> Option<String> {
     if spec.selector.is_some() {
         return Some("claim Selector is not supported".to_owned());
     }
-    if spec.data_source.is_some() || spec.data_source_ref.is_some() {
-        return Some(format!(
-            "{} makes empty volumes: data sources are not supported",
+    let kind = local::source_claim(claim).err()?;
+    Some(format!(
+        "{} copies claims of the same namespace only: data sources of kind {kind} are not supported",
+        local::PROVISIONER
+    ))
+}
+
+/// What a claim begins as a copy of.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// It begins empty.
+    Nothing,
+    /// The volume of this name, on the node that it is on.
+    Volume(String),
+    /// There may be something later.
+    Wait(String),
+}
+
+/// Looks at the data source of a claim: `source` is the claim that it names, `volume` that one's volume, if they are there.
+pub(super) fn origin(
+    claim: &PersistentVolumeClaim,
+    source: Option<&PersistentVolumeClaim>,
+    volume: Option<&PersistentVolume>,
+) -> Origin {
+    let Ok(Some(name)) = local::source_claim(claim) else {
+        return Origin::Nothing;
+    };
+    let Some(source) = source else {
+        return Origin::Wait(format!("the PVC source {name} is not there"));
+    };
+    if source.metadata.deletion_timestamp.is_some() {
+        return Origin::Wait(format!("the PVC source {name} is currently being deleted"));
+    }
+    let phase = source.status.as_ref().and_then(|s| s.phase.as_deref());
+    let volume = volume.filter(|volume| {
+        let uid = claim_ref(volume).and_then(uid_of);
+        uid.is_some() && uid == source.metadata.uid.as_deref()
+    });
+    let (Some("Bound"), Some(volume)) = (phase, volume) else {
+        return Origin::Wait(format!(
+            "the PVC source {name} not in right status, expected: Bound, got: {}",
+            phase.unwrap_or_default()
+        ));
+    };
+    if !local::is_ours(volume) || State::of(&volume.metadata) != Some(State::Ready) {
+        return Origin::Wait(format!(
+            "the volume of the PVC source {name} is not one of {} that is ready",
             local::PROVISIONER
         ));
     }
-    None
+    let mode = claim.spec.as_ref().and_then(|s| s.volume_mode.as_deref());
+    if (mode == Some("Block")) != local::is_device(volume) {
+        return Origin::Wait(format!("the PVC source {name} has another volumeMode"));
+    }
+    let (wants, has) = (wanted(claim), local::wanted_bytes(volume));
+    if wants < has {
+        return Origin::Wait(format!(
+            "new PVC request must be greater than or equal in size to the specified PVC data source, requested {wants} but source is {has}"
+        ));
+    }
+    Origin::Volume(volume.metadata.name.clone().unwrap_or_default())
 }
 
 /// What the node says about the volumes it can keep.
@@ -83,6 +132,13 @@ pub(super) fn volume(
     let labels = node.metadata.labels.as_ref();
     let hostname = labels.and_then(|labels| labels.get(HOSTNAME));
     let policy = class.reclaim_policy.as_deref().unwrap_or("Delete");
+    let is_device = spec.volume_mode.as_deref() == Some("Block");
+    let (below, mode) = match is_device {
+        true => (IMAGE, "Block"),
+        false => (DATA, "Filesystem"),
+    };
+    // A device is not mounted.
+    let options = class.mount_options.as_ref().filter(|_| !is_device);
     // What is deleted with the object has to be deleted before it.
     let finalizers: &[&str] = if policy == "Delete" {
         &[EXTERNAL_PROVISIONER]
@@ -101,9 +157,9 @@ pub(super) fn volume(
             "accessModes": spec.access_modes,
             "persistentVolumeReclaimPolicy": policy,
             "storageClassName": class.metadata.name,
-            "mountOptions": class.mount_options,
-            "volumeMode": "Filesystem",
-            "local": {"path": format!("{}/{name}/{DATA}", storage.path)},
+            "mountOptions": options,
+            "volumeMode": mode,
+            "local": {"path": format!("{}/{name}/{below}", storage.path)},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [{
                 "key": HOSTNAME, "operator": "In",
                 "values": [hostname.map_or(node_name, String::as_str)],
@@ -130,21 +186,20 @@ mod tests {
     #[test]
     fn item_128_what_cannot_be_made_is_said() {
         for (spec, part) in [
-            (json!({"volumeMode": "Block"}), "volumeMode Block"),
             (json!({"accessModes": ["ReadWriteMany"]}), "ReadWriteMany"),
             (json!({"selector": {}}), "claim Selector is not supported"),
             (
                 json!({"dataSource": {"kind": "VolumeSnapshot", "name": "s"}}),
-                "data sources",
+                "data sources of kind VolumeSnapshot are not supported",
             ),
         ] {
             let why = unsupported(&claim(spec)).unwrap();
             assert!(why.contains(part), "{why}");
         }
-        assert_eq!(
-            unsupported(&claim(json!({"accessModes": ["ReadWriteOnce"]}))),
-            None
-        );
+        for mode in ["Filesystem", "Block"] {
+            let spec = json!({"accessModes": ["ReadWriteOnce"], "volumeMode": mode});
+            assert_eq!(unsupported(&claim(spec)), None);
+        }
     }
 
     #[test]
@@ -157,6 +212,60 @@ mod tests {
         assert_eq!(room(&storage, 0), 60);
         assert_eq!(room(&storage, 70), 30);
         assert_eq!(room(&storage, 200), 0);
+    }
+
+    #[test]
+    fn a_copy_is_as_large_as_its_source_and_of_its_kind() {
+        let copy = |size: &str, mode: &str| {
+            claim(
+                json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "old"},
+                "volumeMode": mode, "resources": {"requests": {"storage": size}}}),
+            )
+        };
+        let source: PersistentVolumeClaim = serde_json::from_value(
+            json!({"metadata": {"name": "old", "uid": "o"}, "status": {"phase": "Bound"}}),
+        )
+        .unwrap();
+        let volume: PersistentVolume = serde_json::from_value(json!({
+            "metadata": {"name": "pvc-o", "annotations": {(PROVISIONED_BY): local::PROVISIONER,
+                (local::STATE): "Ready"}},
+            "spec": {"claimRef": {"uid": "o"}, "capacity": {"storage": "2Mi"}},
+        }))
+        .unwrap();
+        let of = |claim: &PersistentVolumeClaim| origin(claim, Some(&source), Some(&volume));
+        assert_eq!(
+            of(&copy("2Mi", "Filesystem")),
+            Origin::Volume("pvc-o".to_owned())
+        );
+        for (claim, part) in [
+            (copy("1Mi", "Filesystem"), "greater than or equal in size"),
+            (copy("2Mi", "Block"), "another volumeMode"),
+        ] {
+            assert!(matches!(of(&claim), Origin::Wait(why) if why.contains(part)));
+        }
+        let small = copy("2Mi", "Filesystem");
+        let without = |source, volume| origin(&small, source, volume);
+        assert!(matches!(without(None, None), Origin::Wait(_)));
+        assert!(matches!(without(Some(&source), None), Origin::Wait(_)));
+        assert_eq!(origin(&claim(json!({})), None, None), Origin::Nothing);
+    }
+
+    #[test]
+    fn a_device_is_a_file_and_has_no_mount_options() {
+        let claim = claim(json!({"volumeMode": "Block"}));
+        let class: StorageClass = serde_json::from_value(json!({"metadata": {"name": "standard"},
+            "provisioner": local::PROVISIONER, "mountOptions": ["noexec"]}))
+        .unwrap();
+        let storage = NodeStorage {
+            path: "/v".to_owned(),
+            ..NodeStorage::default()
+        };
+        let made = volume(&claim, &class, &Node::default(), &storage);
+        let made: PersistentVolume = serde_json::from_value(made).unwrap();
+        assert!(local::is_device(&made));
+        let spec = made.spec.unwrap();
+        assert_eq!(spec.local.unwrap().path, "/v/pvc-u1/data.img");
+        assert_eq!(spec.mount_options, None);
     }
 
     #[test]

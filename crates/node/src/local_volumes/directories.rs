@@ -3,15 +3,24 @@
 //! Data is never removed where it is: the volume's directory goes to the trash by one rename, and what is in the trash is
 //! removed whenever there is time, also after a restart.
 
+use super::copy::{copy_file, copy_tree, sync_file_system};
 use davit_beneath::{Links, Permissions, Root, private_dir, write_private};
-use davit_volume::local::{DATA, NodeStorage};
-use rustix::fs::{FileType, OFlags};
+use davit_volume::local::{DATA, IMAGE, NodeStorage};
+use rustix::fs::{FallocateFlags, FileType, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 const RECORD: &str = "volume.json";
 const TRASH: &str = ".trash";
+/// An image as long as it is not whole.
+const NEW_IMAGE: &str = "data.img.new";
+/// The same of a directory.
+const NEW_DATA: &str = "data.new";
+/// Images have whole blocks of so many bytes.
+const BLOCK: u64 = 4096;
 /// Bytes a record may have.
 const RECORD_LIMIT: u64 = 64 << 10;
 /// Entries of the trash that are looked at in one go.
@@ -23,7 +32,7 @@ const RESERVE_MOST: u64 = 1 << 30;
 
 /// Why a volume's directory is not as it should be.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
+pub(crate) enum Error {
     /// Another claim's data is where the volume's should be.
     #[error("the directory {path} holds the data of another claim ({uid})")]
     Foreign {
@@ -46,6 +55,9 @@ pub(super) enum Error {
     /// There was data, and now there is none.
     #[error("the directory {0} is gone, and the volume's data with it")]
     Lost(PathBuf),
+    /// The device of its image.
+    #[error(transparent)]
+    Device(#[from] davit_disk::Error),
     /// Files.
     #[error("cannot {what} {path}: {source}")]
     Io {
@@ -60,7 +72,7 @@ pub(super) enum Error {
 
 /// Whose a volume's directory is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(crate) struct Record {
     /// Name of the PersistentVolume.
     pub(super) pv: String,
     /// Namespace of its claim.
@@ -71,9 +83,28 @@ pub(super) struct Record {
     pub(super) uid: String,
 }
 
+/// What a volume is in its directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A directory.
+    Directory,
+    /// A file of so many bytes, which is the content of a device.
+    Image(u64),
+}
+
+impl Form {
+    /// What it is called in the volume's directory.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Directory => DATA,
+            Self::Image(_) => IMAGE,
+        }
+    }
+}
+
 /// The directories of all volumes of a node.
 #[derive(Debug, Clone)]
-pub(super) struct Directories {
+pub(crate) struct Directories {
     root: PathBuf,
 }
 
@@ -87,6 +118,11 @@ impl Directories {
         Ok(Self { root })
     }
 
+    /// The directories below `root`, made by who [opened](Self::open) them, now or later.
+    pub(crate) fn at(root: PathBuf) -> Self {
+        Self { root }
+    }
+
     #[cfg(test)]
     fn root(&self) -> &Path {
         &self.root
@@ -98,29 +134,143 @@ impl Directories {
     }
 
     /// Makes a volume's directory, or finds that it is there.
-    pub(super) fn make(&self, record: &Record) -> Result<(), Error> {
+    pub(super) fn make(&self, record: &Record, form: Form) -> Result<(), Error> {
         let dir = self.dir(&record.pv)?;
         let failed = |what| {
             let dir = dir.clone();
             move |e: davit_beneath::Error| io_error(what, &dir, e.into())
         };
-        private_dir(&dir, 0o700).map_err(failed("make"))?;
-        let below = Root::open(&dir, Links::Refused).map_err(failed("open"))?;
+        let below = self.enter(record, &dir)?;
+        match form {
+            Form::Directory => {
+                let data = below.mkdir_all(DATA, 0o777).map_err(failed("make"))?;
+                let open_to_all = Permissions::mode(0o777);
+                data.entry("")
+                    .and_then(|inode| inode.set(&open_to_all))
+                    .map_err(failed("open to all"))?;
+            }
+            Form::Image(bytes) => make_image(&below, &dir, bytes)?,
+        }
+        sync(&dir)?;
+        sync(&self.root)
+    }
+
+    /// Whether the data of a volume is there.
+    pub(super) fn is_whole(&self, record: &Record, form: Form) -> Result<bool, Error> {
+        let dir = self.dir(&record.pv)?;
+        let below = match Root::open(&dir, Links::Refused) {
+            Err(e) if e.is_not_found() => return Ok(false),
+            other => other.map_err(|e| io_error("open", &dir, e.into()))?,
+        };
+        match below.entry_itself(form.name()) {
+            Err(e) if e.is_not_found() => Ok(false),
+            Err(e) => Err(io_error("look at", &dir, e.into())),
+            Ok(_) => self.check(&below, &dir, &record.uid).map(|()| true),
+        }
+    }
+
+    /// Fills a volume that has no data yet with that of another. What a crash has left of an earlier try is removed.
+    /// Answers whether something was copied.
+    pub(super) fn copy(&self, record: &Record, form: Form, source: &str) -> Result<bool, Error> {
+        if self.is_whole(record, form)? {
+            return Ok(false);
+        }
+        let from_dir = self.dir(source)?;
+        let from = match Root::open(&from_dir, Links::Refused) {
+            Err(e) if e.is_not_found() => return Err(Error::Lost(from_dir)),
+            other => other.map_err(|e| io_error("open", &from_dir, e.into()))?,
+        };
+        let dir = self.dir(&record.pv)?;
+        let below = self.enter(record, &dir)?;
+        let failed = |e: davit_beneath::Error| io_error("copy data to", &dir, e.into());
+        for part in [NEW_DATA, NEW_IMAGE] {
+            below.remove_tree(part).map_err(failed)?;
+        }
+        let part = match form {
+            Form::Directory => {
+                let data = from.dir(DATA).map_err(failed)?;
+                copy_tree(&data, &below.mkdir_all(NEW_DATA, 0o700).map_err(failed)?)
+                    .map_err(failed)?;
+                NEW_DATA
+            }
+            Form::Image(bytes) => {
+                let image = image(&from, &from_dir)?.ok_or(Error::Lost(from_dir))?;
+                for device in davit_disk::find(&image)? {
+                    device.sync()?;
+                }
+                let copy = below.create_new(NEW_IMAGE, 0o600).map_err(failed)?;
+                copy_file(&image, &copy)
+                    .and_then(|()| fill(&copy, bytes))
+                    .map_err(|e| io_error("copy data to", &dir, e))?;
+                NEW_IMAGE
+            }
+        };
+        sync_file_system(&dir).map_err(|e| io_error("sync", &dir, e))?;
+        below.rename(part, form.name()).map_err(failed)?;
+        sync(&dir)?;
+        Ok(true)
+    }
+
+    /// Makes an image as large as it shall be, and its device, should it have one. It is never made smaller.
+    pub(super) fn grow(&self, record: &Record, form: Form) -> Result<(), Error> {
+        let Form::Image(bytes) = form else {
+            return Ok(());
+        };
+        let image = self.image_of(record)?;
+        fill(&image, bytes)
+            .map_err(|e| io_error("make room in", &self.root.join(&record.pv), e))?;
+        for device in davit_disk::find(&image)? {
+            device.follow_size()?;
+        }
+        Ok(())
+    }
+
+    /// The device of an image: the one that it has, or a new one, as large as the image. For one volume one caller at a time.
+    pub(crate) fn attach(&self, record: &Record) -> Result<PathBuf, Error> {
+        let image = self.image_of(record)?;
+        let name = self.root.join(&record.pv).join(IMAGE);
+        let device = davit_disk::attach(&image, &name)?;
+        device.follow_size()?;
+        Ok(device.path().to_owned())
+    }
+
+    /// Takes the device from an image, if there is one and it has one.
+    pub(crate) fn detach(&self, pv: &str) -> Result<(), Error> {
+        let dir = self.dir(pv)?;
+        let below = match Root::open(&dir, Links::Refused) {
+            Err(e) if e.is_not_found() => return Ok(()),
+            other => other.map_err(|e| io_error("open", &dir, e.into()))?,
+        };
+        match image(&below, &dir)? {
+            Some(image) => Ok(davit_disk::detach(&image)?),
+            None => Ok(()),
+        }
+    }
+
+    fn image_of(&self, record: &Record) -> Result<File, Error> {
+        let dir = self.dir(&record.pv)?;
+        let below = match Root::open(&dir, Links::Refused) {
+            Err(e) if e.is_not_found() => return Err(Error::Lost(dir)),
+            other => other.map_err(|e| io_error("open", &dir, e.into()))?,
+        };
+        self.check(&below, &dir, &record.uid)?;
+        image(&below, &dir)?.ok_or(Error::Lost(dir))
+    }
+
+    /// Opens a volume's directory, which is made with its record if it is not there.
+    fn enter(&self, record: &Record, dir: &Path) -> Result<Root, Error> {
+        let failed = |what| move |e: davit_beneath::Error| io_error(what, dir, e.into());
+        private_dir(dir, 0o700).map_err(failed("make"))?;
+        let below = Root::open(dir, Links::Refused).map_err(failed("open"))?;
         match below.entry_itself(RECORD) {
             Err(e) if e.is_not_found() => {
                 let text =
-                    serde_json::to_vec(record).map_err(|e| io_error("describe", &dir, e.into()))?;
+                    serde_json::to_vec(record).map_err(|e| io_error("describe", dir, e.into()))?;
                 write_private(dir.join(RECORD), &text).map_err(failed("write into"))?;
             }
-            _ => self.check(&below, &dir, &record.uid)?,
+            _ => self.check(&below, dir, &record.uid)?,
         }
-        let data = below.mkdir_all(DATA, 0o777).map_err(failed("make"))?;
-        let open_to_all = Permissions::mode(0o777);
-        data.entry("")
-            .and_then(|inode| inode.set(&open_to_all))
-            .map_err(failed("open to all"))?;
-        sync(&dir)?;
-        sync(&self.root)
+        Ok(below)
     }
 
     /// Whether the directory that was made is there still.
@@ -152,6 +302,7 @@ impl Directories {
         if let Some(point) = mounted_below(&dir).map_err(|e| io_error("look at", &dir, e))? {
             return Err(Error::Mounted(point));
         }
+        self.detach(&record.pv)?;
         let trash = Path::new(TRASH).join(format!("{}-{}", record.pv, record.uid));
         all.rename(&record.pv, trash)
             .map_err(|e| io_error("move to the trash", &dir, e.into()))?;
@@ -224,6 +375,52 @@ impl Directories {
     }
 }
 
+/// The image in a volume's directory, if it is there.
+fn image(below: &Root, dir: &Path) -> Result<Option<File>, Error> {
+    let failed = |e: davit_beneath::Error| io_error("open the image in", dir, e.into());
+    let inode = match below.entry_itself(IMAGE) {
+        Err(e) if e.is_not_found() => return Ok(None),
+        other => other.map_err(failed)?,
+    };
+    if inode.kind().map_err(failed)? != FileType::RegularFile {
+        let why = "its image is no file".to_owned();
+        let path = dir.to_owned();
+        return Err(Error::NoRecord { path, why });
+    }
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    Ok(Some(inode.reopen(flags).map_err(failed)?.into()))
+}
+
+/// Makes the image of a volume, or finds that it is there.
+fn make_image(below: &Root, dir: &Path, bytes: u64) -> Result<(), Error> {
+    let failed = |what| move |e: davit_beneath::Error| io_error(what, dir, io::Error::from(e));
+    if let Some(image) = image(below, dir)? {
+        return fill(&image, bytes).map_err(|e| io_error("make room in", dir, e));
+    }
+    below.remove_tree(NEW_IMAGE).map_err(failed("clear"))?;
+    let file = below
+        .create_new(NEW_IMAGE, 0o600)
+        .map_err(failed("make an image in"))?;
+    fill(&file, bytes).map_err(|e| io_error("make room in", dir, e))?;
+    below
+        .rename(NEW_IMAGE, IMAGE)
+        .map_err(failed("name the image in"))
+}
+
+/// Makes a file at least so long, with its room taken from the file system if that can be: a device whose writes fail
+/// because others have filled the disk would lose data.
+fn fill(file: &File, bytes: u64) -> io::Result<()> {
+    let bytes = bytes.div_ceil(BLOCK).max(1) * BLOCK;
+    if file.metadata()?.len() >= bytes {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Err(Errno::OPNOTSUPP) => file.set_len(bytes)?,
+        other => other?,
+    }
+    file.sync_all()
+}
+
 fn mounted_below(dir: &Path) -> io::Result<Option<PathBuf>> {
     let points = davit_beneath::mountinfo::mount_points()?;
     Ok(points.into_iter().find(|point| point.starts_with(dir)))
@@ -250,101 +447,4 @@ fn reserve(size: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    #[test]
-    fn the_reserve_leaves_room_on_small_and_on_large_disks() {
-        assert_eq!(reserve(0), 0);
-        assert_eq!(reserve(8 << 30), (8 << 30) / 20);
-        // 12 GiB free of 252: a twentieth would be more than all of it.
-        assert_eq!(reserve(252 << 30), 1 << 30);
-    }
-
-    fn record(uid: &str) -> Record {
-        Record {
-            pv: "pvc-1".to_owned(),
-            namespace: "ns".to_owned(),
-            claim: "c".to_owned(),
-            uid: uid.to_owned(),
-        }
-    }
-
-    #[test]
-    fn items_123_and_126_made_once_and_removed_once() {
-        let tmp = tempfile::tempdir().unwrap();
-        let dirs = Directories::open(&tmp.path().join("volumes")).unwrap();
-        let mine = record("a");
-        assert!(matches!(dirs.find(&mine), Err(Error::Lost(_))));
-        dirs.make(&mine).unwrap();
-        let data = dirs.data("pvc-1");
-        std::fs::write(data.join("file"), "x").unwrap();
-        dirs.make(&mine).unwrap();
-        dirs.find(&mine).unwrap();
-        assert_eq!(std::fs::read_to_string(data.join("file")).unwrap(), "x");
-        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
-        assert_eq!((mode(&data), mode(data.parent().unwrap())), (0o777, 0o700));
-
-        assert!(matches!(
-            dirs.make(&record("b")),
-            Err(Error::Foreign { .. })
-        ));
-        assert!(matches!(
-            dirs.remove(&record("b")),
-            Err(Error::Foreign { .. })
-        ));
-        assert!(data.join("file").exists());
-
-        dirs.remove(&mine).unwrap();
-        assert!(!data.exists());
-        dirs.remove(&mine).unwrap();
-        // A crash between the two: the trash is emptied by the next process.
-        let again = Directories::open(&tmp.path().join("volumes")).unwrap();
-        assert!(again.root().join(TRASH).join("pvc-1-a/data/file").exists());
-        again.empty_trash().unwrap();
-        assert!(!again.root().join(TRASH).join("pvc-1-a").exists());
-        // The same name may be made anew.
-        again.make(&record("b")).unwrap();
-        assert!(!again.data("pvc-1").join("file").exists());
-    }
-
-    #[test]
-    fn item_127_nothing_outside_is_touched() {
-        let tmp = tempfile::tempdir().unwrap();
-        let outside = tmp.path().join("outside");
-        std::fs::create_dir_all(outside.join(DATA)).unwrap();
-        let text = serde_json::to_vec(&record("a")).unwrap();
-        std::fs::write(outside.join(RECORD), text).unwrap();
-        let dirs = Directories::open(&tmp.path().join("volumes")).unwrap();
-        symlink(&outside, dirs.root().join("pvc-1")).unwrap();
-        dirs.remove(&record("a")).unwrap_err();
-        assert!(outside.join(DATA).exists());
-        std::fs::remove_file(dirs.root().join("pvc-1")).unwrap();
-
-        dirs.make(&record("a")).unwrap();
-        symlink(&outside, dirs.data("pvc-1").join("link")).unwrap();
-        dirs.remove(&record("a")).unwrap();
-        dirs.empty_trash().unwrap();
-        assert!(outside.join(RECORD).exists());
-
-        dirs.make(&record("a")).unwrap();
-        std::fs::write(dirs.root().join("pvc-1").join(RECORD), "{").unwrap();
-        assert!(matches!(
-            dirs.remove(&record("a")),
-            Err(Error::NoRecord { .. })
-        ));
-        for name in ["", "..", ".trash", "a/b"] {
-            let pv = name.to_owned();
-            dirs.remove(&Record { pv, ..record("a") }).unwrap_err();
-        }
-    }
-
-    #[test]
-    fn a_part_of_the_file_system_is_kept_free() {
-        let tmp = tempfile::tempdir().unwrap();
-        let dirs = Directories::open(tmp.path()).unwrap();
-        let storage = dirs.storage().unwrap();
-        assert!(storage.available <= storage.size);
-    }
-}
+mod tests;

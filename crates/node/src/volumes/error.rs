@@ -140,6 +140,9 @@ pub enum Cause {
     /// A device, or the file system on it.
     #[error(transparent)]
     Device(#[from] super::device_mount::DeviceError),
+    /// A program of the host that mounts.
+    #[error(transparent)]
+    Helper(#[from] super::nfs::HelperError),
     /// The node takes no more volumes of this driver.
     #[error("{message}")]
     AttachLimit {

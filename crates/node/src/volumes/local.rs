@@ -6,9 +6,11 @@ use super::claims::Claimed;
 use super::error::{Cause, io_error};
 use super::node_expand::When;
 use super::{Ready, Volumes, blocking, device_mount, fs_group, mount_options};
+use crate::local_volumes::{Directories, Record, own_record};
 use crate::paths::PRIVATE_DIR;
 use crate::pod::PodExt;
 use davit_beneath::private_dir;
+use davit_volume::local::State;
 use k8s_openapi::api::core::v1::{LocalVolumeSource, Pod};
 use rustix::fs::FileType;
 use std::io;
@@ -95,16 +97,26 @@ async fn device(
     let (name, uid) = (claimed.name(), pod.uid().to_owned());
     let map = volumes.local_map(name);
     let (marked, path) = (map.clone(), PathBuf::from(&source.path));
+    let image = volumes.own_image(claimed)?;
+    let is_own = image.is_some();
     let device = blocking(move || {
-        let device = block::open(&path)?;
+        let Some((directories, record)) = image else {
+            let device = block::open(&path)?;
+            marked.mark(&uid)?;
+            return Ok(device);
+        };
+        // The mark says that the image may have a device.
         marked.mark(&uid)?;
-        Ok(device)
+        let device = directories.attach(&record);
+        block::open(&device.map_err(|e| Cause::Claim(e.to_string()))?)
     })
     .await?;
     let path = volumes.map_device(pod, PLUGIN, name, &map, device).await?;
-    // The device has its size already.
-    let grown = async |_| Ok(());
-    volumes.expand(pod, claimed, When::Running, grown).await?;
+    if !is_own {
+        // The device has its size already. Of davit's own its keeper says it, who makes it so.
+        let grown = async |_| Ok(());
+        volumes.expand(pod, claimed, When::Running, grown).await?;
+    }
     Ok(Ready::Device {
         path,
         read_only: claimed.read_only,
@@ -126,6 +138,17 @@ fn find(path: &str) -> Result<LocalPath, Cause> {
 }
 
 impl Volumes {
+    /// Where the image of a device is that davit's own provisioner keeps on this node.
+    fn own_image(&self, claimed: &Claimed) -> Result<Option<(Directories, Record)>, Cause> {
+        let Some(record) = own_record(&claimed.volume) else {
+            return Ok(None);
+        };
+        if State::of(&claimed.volume.metadata) != Some(State::Ready) {
+            return Err(Cause::Claim("its device is not made yet".to_owned()));
+        }
+        Ok(self.own.clone().map(|directories| (directories, record)))
+    }
+
     /// The directory of a volume, with the file system on its device mounted if it is one.
     async fn local_directory(
         &self,
@@ -173,9 +196,17 @@ impl Volumes {
             if !map.has(uid) {
                 continue;
             }
+            let lock = self.volumes.of(&volume);
+            let _alone = lock.lock().await;
             self.unbind_device(&map, uid, &volume).await?;
-            let uid = uid.to_owned();
-            let unmarked = tokio::task::spawn_blocking(move || map.unmark(&uid));
+            let (uid, own) = (uid.to_owned(), self.own.clone());
+            let unmarked = tokio::task::spawn_blocking(move || {
+                // Before the last mark goes, which says that there may be a device to take away.
+                if let Some(own) = own.filter(|_| map.pods() == [uid.as_str()]) {
+                    own.detach(&volume).map_err(io::Error::other)?;
+                }
+                map.unmark(&uid)
+            });
             unmarked.await.map_err(io::Error::other)??;
         }
         Ok(())

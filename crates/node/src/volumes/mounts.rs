@@ -36,6 +36,11 @@ pub trait Mounter: Send + Sync {
     fn restrict(&self, target: &Path, options: &MountOptions) -> io::Result<()>;
     /// Takes everything mounted on `path` off. Success when there is nothing.
     fn unmount(&self, path: &Path) -> io::Result<()>;
+    /// The same of a file system whose server does not answer: what waits for it fails, and what was not written is lost.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn unmount_by_force(&self, path: &Path) -> io::Result<()>;
     /// Makes `path` a shared mount, so that mounts inside it reach containers and back.
     fn make_shared(&self, path: &Path) -> io::Result<()>;
     /// Undoes [`make_shared`](Self::make_shared) where nothing is mounted inside any more.
@@ -142,6 +147,21 @@ impl Mounter for SystemMounter {
         Ok(())
     }
 
+    fn unmount_by_force(&self, path: &Path) -> io::Result<()> {
+        use rustix::io::Errno;
+        let flags = UnmountFlags::NOFOLLOW | UnmountFlags::FORCE;
+        match rustix::mount::unmount(path, flags) {
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT | Errno::BUSY) => {}
+            Err(e) => return Err(e.into()),
+        }
+        // What is still used goes with its last user, and nobody comes to it any more.
+        let flags = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
+        match rustix::mount::unmount(path, flags) {
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
     fn make_shared(&self, path: &Path) -> io::Result<()> {
         if !self.is_mount_point(path)? {
             rustix::mount::mount_bind(path, path)?;
@@ -186,6 +206,9 @@ impl Mounter for NoMounter {
         Err(io::ErrorKind::Unsupported.into())
     }
     fn unmount(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+    fn unmount_by_force(&self, _: &Path) -> io::Result<()> {
         Ok(())
     }
     fn make_shared(&self, _: &Path) -> io::Result<()> {

@@ -2,7 +2,7 @@
 
 use super::claims::Claimed;
 use super::error::{Cause, Error};
-use super::{Ready, Volumes, csi, flex, host_path, local};
+use super::{Ready, Volumes, csi, flex, host_path, local, nfs};
 use crate::env::NodeFacts;
 use crate::pod::PodExt;
 use davit_volume::matching::fits_node;
@@ -58,6 +58,11 @@ impl Volumes {
                 read_only: claimed.read_only,
             });
         }
+        if let (Some(source), false) = (&spec.nfs, claimed.is_block()) {
+            let (options, read_only) = (claimed.mount_options(), claimed.read_only);
+            let share = nfs::Share::new(claimed.name(), source, options, read_only);
+            return self.nfs(pod, &share).await;
+        }
         if spec.csi.is_some() {
             return self.persistent_csi(pod, claimed).await;
         }
@@ -74,7 +79,7 @@ impl Volumes {
         }
         let (uid, name) = (pod.uid(), claimed.name());
         let flex = flex::directory_of(&claimed.volume);
-        let plugins = [local::PLUGIN, csi::PLUGIN]
+        let plugins = [local::PLUGIN, csi::PLUGIN, nfs::PLUGIN]
             .into_iter()
             .chain(flex.as_deref());
         let mut others: Vec<String> = plugins
@@ -98,7 +103,7 @@ fn kind_of(spec: &PersistentVolumeSpec, block: bool) -> &'static str {
             spec.host_path.is_some() && block,
             "hostPath with volumeMode Block",
         ),
-        (spec.nfs.is_some(), "nfs"),
+        (spec.nfs.is_some(), "nfs with volumeMode Block"),
         (spec.iscsi.is_some(), "iscsi"),
         (spec.fc.is_some(), "fc"),
     ];

@@ -154,9 +154,10 @@ fn source(
             let driver = flex.driver.clone();
             return Source::Flex { driver, path };
         }
-        return match volume.host_path {
-            Some(_) => Source::Nothing,
-            None => Source::Tree(path),
+        return match (&volume.host_path, &volume.nfs) {
+            (Some(_), _) => Source::Nothing,
+            (_, Some(_)) => Source::FileSystem(path),
+            _ => Source::Tree(path),
         };
     };
     let Some(spec) = &claimed.volume.spec else {

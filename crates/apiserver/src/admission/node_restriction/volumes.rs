@@ -37,7 +37,9 @@ pub(super) fn check(
             .pointer_mut("/metadata/annotations")
             .and_then(Value::as_object_mut);
         let left = annotations.map(|all| {
-            all.remove(local::STATE);
+            for said in [local::STATE, local::SIZE] {
+                all.remove(said);
+            }
             all.len()
         });
         if left == Some(0) {
@@ -49,7 +51,8 @@ pub(super) fn check(
         return Ok(());
     }
     Err(format!(
-        "node {node:?} is not allowed to update persistent volumes other than annotation {:?}",
-        local::STATE
+        "node {node:?} is not allowed to update persistent volumes other than annotations {:?} and {:?}",
+        local::STATE,
+        local::SIZE
     ))
 }

@@ -6,6 +6,7 @@ use davit_api::quantity::Quantity;
 use davit_api::selector::{Labels, Selector};
 use davit_volume::binding::{selected_node, volume_name};
 use davit_volume::class::{can_provision, claim_class};
+use davit_volume::local::{PROVISIONER, source_claim};
 use davit_volume::matching::{find_volume_on_node, fits_node, request_of};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, TopologySelectorTerm};
 use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
@@ -129,6 +130,9 @@ impl VolumeBinding {
         } else if !allows(class.allowed_topologies.as_deref(), node.labels()) {
             let why = format!("class {name:?} makes no volumes for the topology of the node");
             objections.add(NOTHING_TO_BIND, claim, why);
+        } else if let Some(source) = self.source_elsewhere(claim, &class, node.labels()) {
+            let why = format!("it is a copy of {source:?}, whose volume the node does not keep");
+            objections.add(OUT_OF_REACH, claim, why);
         } else if let Some(best) = self.shortage(claim, &class, node.labels()) {
             let best = best.map_or_else(
                 || "nothing is known to be left".to_owned(),
@@ -138,6 +142,23 @@ impl VolumeBinding {
             objections.add(NOT_ENOUGH, claim, why);
         }
         Ok(())
+    }
+
+    /// The claim that another is to be a copy of, if davit's own provisioner makes the copy and another node has the source.
+    fn source_elsewhere<'a>(
+        &self,
+        claim: &'a PersistentVolumeClaim,
+        class: &StorageClass,
+        labels: &Labels,
+    ) -> Option<&'a str> {
+        if class.provisioner != PROVISIONER {
+            return None;
+        }
+        let source = source_claim(claim).ok()??;
+        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+        let bound = self.volumes.claim(namespace, source)?;
+        let volume = self.volumes.volume(volume_name(&bound)?)?;
+        (!fits_node(&volume, labels)).then_some(source)
     }
 
     /// What the largest volume has that can be made for the node, if that is not enough and the driver keeps account.

@@ -236,6 +236,24 @@ fn volumes_are_made_where_the_class_allows() {
 }
 
 #[test]
+fn a_copy_is_made_where_its_source_is() {
+    let (shelf, bed) = cluster();
+    shelf.class(
+        "standard",
+        json!({"provisioner": "local.davit.dev", "volumeBindingMode": "WaitForFirstConsumer"}),
+    );
+    shelf.volume("pv", &json!({}), local("standard", "1Gi", "b"));
+    bound(&shelf, "source", "pv");
+    let mut copy = requesting("standard", "1Gi");
+    copy["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": "source"});
+    shelf.claim("copy", copy);
+    assert_eq!(
+        reasons(&shelf, &bed, &using("p", &["copy"])),
+        [vec![OUT_OF_REACH], vec![]]
+    );
+}
+
+#[test]
 fn capacity_counts_where_the_driver_keeps_account() {
     let (shelf, bed) = cluster();
     shelf.claim("data", requesting("made", "10Gi"));
