@@ -405,8 +405,13 @@ impl NodeAgent {
         cancel: &CancellationToken,
     ) -> Result<(Arc<Context>, Listeners), Error> {
         let mut options = self.options.clone();
-        // Mount points are known by their real paths.
-        let root = real_dir(&options.root_dir)?;
+        // Mount points are known by their real paths; a node without mounts keeps the path that it was given.
+        let root = made_dir(&options.root_dir)?;
+        let root = if options.mounts {
+            real_dir(&root)?
+        } else {
+            root
+        };
         let paths = Paths::new(root.clone(), real_dir(&options.log_dir)?);
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -613,14 +618,22 @@ fn flex_drivers(options: &NodeOptions) -> FlexDrivers {
     drivers
 }
 
+/// Makes a directory and returns its path.
+fn made_dir(path: &Path) -> Result<PathBuf, Error> {
+    let made = std::fs::create_dir_all(path).map(|()| path.to_owned());
+    made.map_err(|source| Error::Directory {
+        path: path.to_owned(),
+        source,
+    })
+}
+
 /// Makes a directory and returns its path without links.
 fn real_dir(path: &Path) -> Result<PathBuf, Error> {
-    std::fs::create_dir_all(path)
-        .and_then(|()| path.canonicalize())
-        .map_err(|source| Error::Directory {
-            path: path.to_owned(),
-            source,
-        })
+    let real = made_dir(path)?.canonicalize();
+    real.map_err(|source| Error::Directory {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Waits for the runtime; an external one may be starting at the same time.
