@@ -11,6 +11,11 @@ use std::time::Duration;
 
 /// Counted from the first time on: davit's own faults, which a test has none of (`crates/task` shows it).
 const ONLY_AFTER: [&str; 1] = ["davit_task_panics_total"];
+/// What dashboards of others ask for (docs/peers.md), of series that came for them.
+const OTHERS_ASK: [&str; 2] = [
+    "kubelet_runtime_operations_total",
+    "kubelet_runtime_operations_duration_seconds_bucket",
+];
 const INVENTORY: &str = "resources: [{ name: hardware-vendor.example/foo, count: 2 }]";
 
 /// The names of series in a query.
@@ -163,6 +168,9 @@ fn every_series_of_rules_and_dashboards_is_served() {
     for path in ["/metrics", "/api/v1/nodes/sim-0/proxy/metrics"] {
         let page = kubectl(&cluster, &kubectl_binary, ["get", "--raw", path]);
         served(&page, &mut names);
+    }
+    for name in OTHERS_ASK {
+        assert!(names.contains(name), "{name}");
     }
     let mut faults = Vec::new();
     for (file, query) in deployed() {

@@ -53,6 +53,7 @@ use davit_containermanager::{
 };
 use davit_csi::Drivers;
 use davit_flexvolume::FlexDrivers;
+use davit_oci::measured::{MeasuredRuntime, RuntimeOperations};
 use davit_oci::runtime::Runtime;
 use davit_task::{TaskEnded, Tasks};
 use davit_topology::Hardware;
@@ -405,6 +406,8 @@ impl NodeAgent {
         cancel: &CancellationToken,
     ) -> Result<(Arc<Context>, Listeners), Error> {
         let mut options = self.options.clone();
+        let operations = RuntimeOperations::default();
+        options.runtime = Arc::new(MeasuredRuntime::new(options.runtime, operations.clone()));
         // Mount points are known by their real paths; a node without mounts keeps the path that it was given.
         let root = made_dir(&options.root_dir)?;
         let root = if options.mounts {
@@ -501,7 +504,10 @@ impl NodeAgent {
         }
         let metrics = Metrics::new(
             &options.node_name,
-            |registry| devices.register_metrics(registry),
+            |registry| {
+                devices.register_metrics(registry);
+                operations.register(registry);
+            },
             |registry| {
                 devices.register_claim_metrics(registry);
                 davit_task::register_metrics(registry);
