@@ -775,7 +775,11 @@ spec:
     );
     assert!(files["readyz.txt"].contains("[+]ping ok"));
     assert!(files["metrics.txt"].contains("apiserver_request_total"));
-    assert!(files["bundle.json"].contains("notAnswered"));
+    let about = &files["bundle.json"];
+    assert!(
+        about.contains("notAnswered") && !about.contains("ApiError"),
+        "{about}"
+    );
     let telling: Vec<_> = files
         .iter()
         .filter(|(_, text)| text.contains("s3cret"))

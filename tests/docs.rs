@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod harness;
+#[path = "docs/prometheus.rs"]
+mod prometheus;
 #[path = "docs/series.rs"]
 mod series;
 

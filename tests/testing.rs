@@ -1,4 +1,4 @@
-//! The crate and the Go modules for tests of others, against the binary.
+//! The crate, the Go modules and the JavaScript package for tests of others, against the binary.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(dead_code, reason = "shared with other test programs")]
@@ -7,6 +7,8 @@ mod harness;
 
 #[path = "testing/go.rs"]
 mod go;
+#[path = "testing/javascript.rs"]
+mod javascript;
 #[path = "peers/parts.rs"]
 mod parts;
 

@@ -1,9 +1,9 @@
 //! What rules and dashboards ask for is what davit serves: every series that they name is there.
 
 use crate::harness::{
-    Cluster, DAVIT, any_kubectl, eventually, kubectl, output, part, program, run, temp_dir,
-    tests_dir,
+    Cluster, DAVIT, any_kubectl, eventually, kubectl, output, program, run, temp_dir, tests_dir,
 };
+use crate::prometheus;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -11,6 +11,11 @@ use std::time::Duration;
 
 /// Counted from the first time on: davit's own faults, which a test has none of (`crates/task` shows it).
 const ONLY_AFTER: [&str; 1] = ["davit_task_panics_total"];
+/// What dashboards of others ask for (docs/peers.md), of series that came for them.
+const OTHERS_ASK: [&str; 2] = [
+    "kubelet_runtime_operations_total",
+    "kubelet_runtime_operations_duration_seconds_bucket",
+];
 const INVENTORY: &str = "resources: [{ name: hardware-vendor.example/foo, count: 2 }]";
 
 /// The names of series in a query.
@@ -164,6 +169,9 @@ fn every_series_of_rules_and_dashboards_is_served() {
         let page = kubectl(&cluster, &kubectl_binary, ["get", "--raw", path]);
         served(&page, &mut names);
     }
+    for name in OTHERS_ASK {
+        assert!(names.contains(name), "{name}");
+    }
     let mut faults = Vec::new();
     for (file, query) in deployed() {
         let asked = series(&query);
@@ -174,16 +182,13 @@ fn every_series_of_rules_and_dashboards_is_served() {
         faults.extend(missing.map(|name| format!("{file}: {name} of {query}")));
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+    prometheus::reads(&cluster, &kubectl_binary, &curl, &address, &deployed());
 }
 
 /// The rules are what Prometheus takes.
 #[test]
 fn prometheus_takes_the_rules() {
-    let found = std::env::var_os("PATH").and_then(|path| {
-        let mut all = std::env::split_paths(&path).map(|dir| dir.join("promtool"));
-        all.find(|path| path.is_file())
-    });
-    let Some(promtool) = part("promtool", found) else {
+    let Some(promtool) = prometheus::program("promtool") else {
         return;
     };
     let rules: &Path = &tests_dir().join("../deploy/prometheus/rules.yaml");

@@ -1,7 +1,10 @@
 //! `cargo xtask dist`: what is handed out, made of one binary: an archive with completions and manual pages, a Debian package,
-//! and the checksums of both. The same binary gives the same files: entries are sorted and dated by the last commit.
+//! of a static binary an image, and the checksums of all. The same binary gives the same files: entries are sorted and dated
+//! by the last commit.
 
 mod deb;
+mod image;
+mod target;
 
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
@@ -38,8 +41,13 @@ const CONFIGURATION: &str = "etc/davit/davit.yaml";
 
 /// What goes into an archive.
 enum Content {
-    File { bytes: Vec<u8>, mode: u32 },
+    File {
+        bytes: Vec<u8>,
+        mode: u32,
+    },
     Link(&'static str),
+    /// With its mode.
+    Directory(u32),
 }
 
 impl Content {
@@ -112,10 +120,17 @@ pub(crate) fn run(root: &Path, flags: &[&str]) -> Result<()> {
     let archive = parts.archive(&name)?;
     let archive = gzip(&tar(&archive, date)?)?;
     let package = deb::package(&parts.package()?, &version, architecture.1, date)?;
-    let made = [
+    let mut made = vec![
         (format!("{name}.tar.gz"), archive),
         (format!("davit_{version}_{}.deb", architecture.1), package),
     ];
+    match image::refused(&parts.binary, architecture.0) {
+        Some(why) => eprintln!("{why}"),
+        None => made.push((
+            format!("{name}.oci.tar"),
+            parts.image(&version, architecture.1, date)?,
+        )),
+    }
     let mut sums = String::new();
     for (name, bytes) in made {
         let sum = hex(&Sha256::digest(&bytes));
@@ -132,6 +147,9 @@ fn put(file: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 fn build(root: &Path, target: Option<&str>) -> Result<PathBuf> {
+    if let Some(target) = target {
+        target::check(target)?;
+    }
     let mut cargo = Command::new("cargo");
     cargo
         .args(["build", "--release", "--locked", "-p", "davit"])
@@ -292,6 +310,10 @@ impl Parts {
         Ok(tree)
     }
 
+    fn image(&self, version: &str, architecture: &str, date: u64) -> Result<Vec<u8>> {
+        image::archive(&self.binary, &self.license, version, architecture, date)
+    }
+
     fn completion(&self, shell: &str) -> Result<Vec<u8>> {
         self.completions.get(shell).cloned().context("completion")
     }
@@ -331,6 +353,10 @@ fn tar(tree: &Tree, date: u64) -> Result<Vec<u8>> {
         }
         let path = Path::new(".").join(path);
         match content {
+            Content::Directory(mode) => {
+                let mut header = header(tar::EntryType::Directory, *mode, 0);
+                archive.append_data(&mut header, path, std::io::empty())?;
+            }
             Content::File { bytes, mode } => {
                 let mut header = header(tar::EntryType::Regular, *mode, bytes.len() as u64);
                 archive.append_data(&mut header, path, bytes.as_slice())?;

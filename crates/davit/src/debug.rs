@@ -5,7 +5,7 @@ mod redact;
 use crate::cluster_flag::Cluster;
 use crate::paths;
 use crate::plain::printable;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Subcommand;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -189,7 +189,11 @@ impl Asked {
     async fn answer(&self, path: &str) -> Result<String> {
         let request = Request::get(path).body(Vec::new())?;
         match tokio::time::timeout(DEADLINE, self.client.request_text(request)).await {
-            Ok(answer) => Ok(answer?),
+            // What it said, without the client's own dump of it.
+            Ok(answer) => answer.map_err(|error| match error {
+                kube::Error::Api(status) => anyhow!(status.message),
+                error => error.into(),
+            }),
             Err(_) => bail!("not answered within {} s", DEADLINE.as_secs()),
         }
     }

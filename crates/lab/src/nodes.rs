@@ -1,8 +1,10 @@
 //! Simulated nodes: many real node agents in one process, each with a directory, devices and
 //! plugins of its own, over a runtime that runs nothing.
 
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use davit_netplan::{ENFORCES_POLICIES, PROXIES_SERVICES};
@@ -24,6 +26,8 @@ pub const DEFAULT_RESOURCE: &str = "hardware-vendor.example/foo";
 const DEFAULT_DEVICES: usize = 8;
 /// Room that the sockets of a node need behind its directory.
 const SOCKET_ROOM: usize = 64;
+/// Bytes that the path of a socket may have.
+const LONGEST_PATH: usize = 107;
 
 /// Which nodes to simulate.
 #[derive(Debug, Clone)]
@@ -70,9 +74,17 @@ pub fn default_inventory() -> Inventory {
 /// Why nodes are not simulated.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The sockets below would have longer paths than the system allows.
-    #[error("directory {0} is too long for the sockets of nodes below it")]
-    TooLong(PathBuf),
+    /// The nodes' directory is not to be had.
+    #[error("directory {dir} of the simulated nodes")]
+    Directory {
+        /// Its path.
+        dir: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The sockets of a node would have longer paths than the system allows.
+    #[error("the name {0} of a node is too long for its sockets")]
+    TooLong(String),
     /// An agent does not run.
     #[error("simulated node {node}")]
     Agent {
@@ -115,18 +127,19 @@ pub async fn run(
 ) -> Result<(), Error> {
     let cancel = cancel.child_token();
     let _stop = cancel.clone().drop_guard();
+    let directory = NodesDirectory::new(options)?;
     let mut nodes = JoinSet::new();
     for name in options.names() {
-        let dir = options.dir.join(&name);
-        if dir.as_os_str().len() + SOCKET_ROOM > 107 {
-            return Err(Error::TooLong(options.dir.clone()));
+        let dir = directory.path.join(&name);
+        if !has_room(&dir) {
+            return Err(Error::TooLong(name));
         }
         let mut node = NodeOptions::new(&name, dir.join("kubelet"), Arc::new(Hollow::default()));
         // What has no pods has no network either.
         for what in [PROXIES_SERVICES, ENFORCES_POLICIES] {
             node.annotations.insert(what.to_owned(), "false".to_owned());
         }
-        node.log_dir = dir.join("logs");
+        node.log_dir = options.dir.join(&name).join("logs");
         node.address = ADDRESS;
         node.mounts = false;
         node.cgroups = None;
@@ -151,6 +164,38 @@ pub async fn run(
         }
     }
     outcome
+}
+
+/// Whether paths of sockets fit below the directory of a node.
+fn has_room(dir: &Path) -> bool {
+    dir.as_os_str().len() + SOCKET_ROOM <= LONGEST_PATH
+}
+
+/// The directory of the nodes' directories, by a path that leaves room for their sockets.
+struct NodesDirectory {
+    path: PathBuf,
+    /// What the path names, if it does so by a descriptor. Such a path is for this process alone, which all plugins of
+    /// simulated nodes are in.
+    _open: Option<File>,
+}
+
+impl NodesDirectory {
+    fn new(options: &Options) -> Result<Self, Error> {
+        let dir = &options.dir;
+        if options.names().all(|name| has_room(&dir.join(name))) {
+            let path = dir.clone();
+            return Ok(Self { path, _open: None });
+        }
+        let open = std::fs::create_dir_all(dir).and_then(|()| File::open(dir));
+        let open = open.map_err(|source| Error::Directory {
+            dir: dir.clone(),
+            source,
+        })?;
+        Ok(Self {
+            path: format!("/proc/self/fd/{}", open.as_raw_fd()).into(),
+            _open: Some(open),
+        })
+    }
 }
 
 async fn one(

@@ -54,6 +54,7 @@ use davit_containermanager::{
 };
 use davit_csi::Drivers;
 use davit_flexvolume::FlexDrivers;
+use davit_oci::measured::{MeasuredRuntime, RuntimeOperations};
 use davit_oci::runtime::Runtime;
 use davit_task::{TaskEnded, Tasks};
 use davit_topology::Hardware;
@@ -406,8 +407,15 @@ impl NodeAgent {
         cancel: &CancellationToken,
     ) -> Result<(Arc<Context>, Listeners), Error> {
         let mut options = self.options.clone();
-        // Mount points are known by their real paths.
-        let root = real_dir(&options.root_dir)?;
+        let operations = RuntimeOperations::default();
+        options.runtime = Arc::new(MeasuredRuntime::new(options.runtime, operations.clone()));
+        // Mount points are known by their real paths; a node without mounts keeps the path that it was given.
+        let root = made_dir(&options.root_dir)?;
+        let root = if options.mounts {
+            real_dir(&root)?
+        } else {
+            root
+        };
         let paths = Paths::new(root.clone(), real_dir(&options.log_dir)?);
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -497,7 +505,10 @@ impl NodeAgent {
         }
         let metrics = Metrics::new(
             &options.node_name,
-            |registry| devices.register_metrics(registry),
+            |registry| {
+                devices.register_metrics(registry);
+                operations.register(registry);
+            },
             |registry| {
                 devices.register_claim_metrics(registry);
                 davit_task::register_metrics(registry);
@@ -615,14 +626,22 @@ fn flex_drivers(options: &NodeOptions) -> FlexDrivers {
     drivers
 }
 
+/// Makes a directory and returns its path.
+fn made_dir(path: &Path) -> Result<PathBuf, Error> {
+    let made = std::fs::create_dir_all(path).map(|()| path.to_owned());
+    made.map_err(|source| Error::Directory {
+        path: path.to_owned(),
+        source,
+    })
+}
+
 /// Makes a directory and returns its path without links.
 fn real_dir(path: &Path) -> Result<PathBuf, Error> {
-    std::fs::create_dir_all(path)
-        .and_then(|()| path.canonicalize())
-        .map_err(|source| Error::Directory {
-            path: path.to_owned(),
-            source,
-        })
+    let real = made_dir(path)?.canonicalize();
+    real.map_err(|source| Error::Directory {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Waits for the runtime; an external one may be starting at the same time.

@@ -15,6 +15,7 @@ pub mod cri;
 mod embedded;
 pub mod hollow;
 pub mod image;
+pub mod measured;
 pub mod monitor;
 mod netdev;
 pub mod network;

@@ -63,6 +63,17 @@ fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 15))
 }
 
+/// How many attempts a pod has taken: a number, `15+` from there on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PodAttemptsLabels {
+    attempts: String,
+}
+
+/// Pods may wait for long: 10 ms to an hour and a half.
+fn pod_seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.01, 2.0, 20))
+}
+
 /// The scheduler's metrics. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -72,6 +83,7 @@ pub struct Metrics {
     pending: Family<QueueLabels, Gauge>,
     cache_size: Family<CacheLabels, Gauge>,
     pod_attempts: Histogram,
+    pod_seconds: Family<PodAttemptsLabels, Histogram, fn() -> Histogram>,
     preemptions: Counter,
     incoming: Family<IncomingLabels, Counter>,
     group_attempts: Family<AttemptLabels, Counter>,
@@ -90,6 +102,7 @@ impl Default for Metrics {
             pending: Family::default(),
             cache_size: Family::default(),
             pod_attempts: Histogram::new(exponential_buckets(1.0, 2.0, 5)),
+            pod_seconds: Family::new_with_constructor(pod_seconds as fn() -> Histogram),
             preemptions: Counter::default(),
             incoming: Family::default(),
             group_attempts: Family::default(),
@@ -144,6 +157,11 @@ impl Metrics {
             "pod_scheduling_attempts",
             "Number of attempts to successfully schedule a pod",
             self.pod_attempts.clone(),
+        );
+        scheduler.register(
+            "pod_scheduling_sli_duration_seconds",
+            "Latency of a pod from its first attempt until it is bound, over all attempts",
+            self.pod_seconds.clone(),
         );
         scheduler.register(
             "preemption_attempts",
@@ -202,8 +220,20 @@ impl Metrics {
         self.algorithm_seconds.observe(took.as_secs_f64());
     }
 
-    pub(crate) fn scheduled_after(&self, attempts: u32) {
+    /// A pod is bound: after how many attempts, and how long after the first began.
+    pub(crate) fn scheduled_after(&self, attempts: u32, took: Duration) {
+        const MANY: u32 = 15;
         self.pod_attempts.observe(f64::from(attempts));
+        let labels = PodAttemptsLabels {
+            attempts: if attempts < MANY {
+                attempts.to_string()
+            } else {
+                format!("{MANY}+")
+            },
+        };
+        self.pod_seconds
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
     }
 
     pub(crate) fn preemption(&self) {
@@ -266,6 +296,8 @@ mod tests {
             AttemptResult::Scheduled,
             Duration::from_millis(3),
         );
+        metrics.scheduled_after(2, Duration::from_secs(1));
+        metrics.scheduled_after(20, Duration::from_mins(1));
         metrics.sizes(
             Counts {
                 active: 2,
@@ -283,6 +315,8 @@ mod tests {
             "scheduler_schedule_attempts_total{profile=\"default-scheduler\",result=\"scheduled\"} 1",
             "scheduler_pending_pods{queue=\"active\"} 2",
             "scheduler_scheduler_cache_size{type=\"assumed_pods\"} 3",
+            "scheduler_pod_scheduling_sli_duration_seconds_count{attempts=\"2\"} 1",
+            "scheduler_pod_scheduling_sli_duration_seconds_sum{attempts=\"15+\"} 60.0",
             "scheduler_scheduling_attempt_duration_seconds_count{profile=\"default-scheduler\",result=\"scheduled\"} 1",
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");

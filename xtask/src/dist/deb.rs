@@ -28,7 +28,7 @@ pub(super) fn package(
 ) -> Result<Vec<u8>> {
     let sizes = files.values().map(|content| match content {
         Content::File { bytes, .. } => bytes.len().div_ceil(1024),
-        Content::Link(_) => 1,
+        Content::Link(_) | Content::Directory(_) => 1,
     });
     let mut control = String::new();
     let _infallible = writeln!(

@@ -494,7 +494,8 @@ impl Engine {
         }
         self.metrics
             .attempt(profile.name(), AttemptResult::Scheduled, began.elapsed());
-        self.metrics.scheduled_after(taken.attempt);
+        let since_first = now().saturating_duration_since(taken.first_attempt);
+        self.metrics.scheduled_after(taken.attempt, since_first);
         for plugin in &profile.points.post_bind {
             plugin.post_bind(&state, pod, &node);
         }
