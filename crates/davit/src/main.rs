@@ -5,10 +5,13 @@ mod access;
 mod args;
 mod backup;
 mod check;
+mod cluster_ca;
 mod cluster_flag;
 mod completion;
+mod component_serving;
 mod components;
 mod configuration;
+mod controllers;
 mod debug;
 mod demo;
 mod devices;
@@ -122,7 +125,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Uninstall(flags) => install::uninstall(flags, &Args::full_command()).await,
         Command::Server(server) => single::server(server).await,
         Command::Scheduler(flags) => scheduler::run(*flags).await,
-        Command::Controllers(client) => single::controllers(client).await,
+        Command::Controllers(args) => controllers::run(*args).await,
         Command::Node(node) => single::node(node).await,
         Command::Proxy(proxy) => proxy::run(*proxy).await,
         Command::Dns(dns) => dns::run(dns).await,
