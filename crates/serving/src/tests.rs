@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use http_body_util::BodyExt;
 use kube::client::Body;
+use prometheus_client::metrics::counter::Counter;
 use serde_json::{Value, json};
 
 use super::*;
@@ -22,6 +23,10 @@ impl ServedComponent for Part {
 
     fn configuration(&self) -> Value {
         json!({"part": {"kind": "PartConfiguration"}})
+    }
+
+    fn register_metrics(&self, registry: &mut Registry) {
+        registry.register("part_turns", "Turns", Counter::<u64>::default());
     }
 }
 
@@ -88,7 +93,7 @@ async fn only_health_is_open() {
     }
     let (status, metrics) = get("/metrics", Some("monitor")).await;
     assert_eq!(status, 200);
-    assert!(metrics.contains("davit_task_panics_total"), "{metrics}");
+    assert!(metrics.contains("part_turns_total 0"), "{metrics}");
     let (_, configz) = get("/configz", Some("monitor")).await;
     let configz: Value = serde_json::from_str(&configz).unwrap();
     assert_eq!(configz["part"]["kind"], "PartConfiguration");
