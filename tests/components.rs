@@ -6,6 +6,7 @@ mod harness;
 #[path = "components/join.rs"]
 mod join;
 
+use base64::Engine as _;
 use harness::{DAVIT, FULL_DISK, any_kubectl, eventually, output, run, temp_dir};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -110,6 +111,10 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
     assert!(ready.starts_with("ready in "), "{ready}");
     let kubeconfig = path("server/admin.kubeconfig");
     let attached = ["--kubeconfig", &kubeconfig];
+    // An address of this process alone, so that kube-controller-manager's port is free.
+    let [.., a, b] = std::process::id().to_be_bytes();
+    let address = format!("127.{}.{b}.1", a | 1);
+    let controlling = [&attached[..], &["--bind-address", &address]].concat();
     processes.0.push(
         component(
             dir.path(),
@@ -120,7 +125,7 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
         .unwrap(),
     );
     processes.0.push(
-        component(dir.path(), "controllers", &attached)
+        component(dir.path(), "controllers", &controlling)
             .spawn()
             .unwrap(),
     );
@@ -188,11 +193,12 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
     run(kubectl().args(["scale", "deployment/web", "--replicas=5"]));
     processes.0.insert(
         2,
-        component(dir.path(), "controllers", &attached)
+        component(dir.path(), "controllers", &controlling)
             .spawn()
             .unwrap(),
     );
     run(kubectl().args(["rollout", "status", "deployment/web", "--timeout=60s"]));
+    controllers_tell_of_themselves(&address, Path::new(&kubeconfig), dir.path());
     let pods = run(kubectl().args(["get", "pods", "-l", "app=web", "--no-headers"]));
     assert_eq!(
         pods.lines().filter(|l| l.contains("Running")).count(),
@@ -203,6 +209,42 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
     eventually("the pods are collected", deadline, || {
         run(kubectl().args(["get", "pods", "-l", "app=web", "-o", "name"])).is_empty()
     });
+}
+
+/// The pages of the controllers' own server: health for everybody, the others for those who may.
+fn controllers_tell_of_themselves(address: &str, admin: &Path, dir: &Path) {
+    let config: serde_json::Value =
+        serde_saphyr::from_str(&std::fs::read_to_string(admin).unwrap()).unwrap();
+    let part = |key: &str| {
+        let text = config["users"][0]["user"][key].as_str().unwrap();
+        let file = dir.join(key);
+        let engine = base64::engine::general_purpose::STANDARD;
+        std::fs::write(&file, engine.decode(text).unwrap()).unwrap();
+        file.display().to_string()
+    };
+    let (cert, key) = (part("client-certificate-data"), part("client-key-data"));
+    let get = |path: &str, own: &[&str]| {
+        let url = format!("https://{address}:10257{path}");
+        let mut curl = Command::new("curl");
+        run(curl.args(["-sk", "-m", "60", &url]).args(own))
+    };
+    let own = ["--cert", &cert, "--key", &key];
+    assert_eq!(get("/readyz/informer-sync", &[]), "Unauthorized");
+    assert_eq!(
+        (get("/healthz", &[]), get("/readyz", &[])),
+        ("ok".to_owned(), "ok".to_owned())
+    );
+    let metrics = get("/metrics", &own);
+    assert!(
+        metrics.contains("workqueue_depth{name=\"deployment\"}"),
+        "{metrics}"
+    );
+    let configz = get("/configz", &own);
+    assert!(
+        configz.contains("\"ClusterCIDR\":\"10.244.0.0/16\""),
+        "{configz}"
+    );
+    assert_eq!(get("/metrics", &[]), "Unauthorized");
 }
 
 const TOKEN: &str = "
@@ -310,9 +352,8 @@ fn signals_end_commands_at_any_moment() {
     let hollow = ["--runtime", "none", "--root", &root, "--node-port", "0"];
     let up = [&own[..], &hollow].concat();
     let node = [&["--kubeconfig", &nobody, "--data-dir", &data][..], &hollow].concat();
-    let attached = ["--kubeconfig", &nobody];
-    let leading = ["--kubeconfig", &nobody, "--leader-elect"];
     let scheduling = ["--kubeconfig", &nobody, "--secure-port", "0"];
+    let leading = [&scheduling[..], &["--leader-elect"]].concat();
     let alone = [&scheduling[..], &["--leader-elect=false"]].concat();
     let commands: [(&str, &[&str], &[u64]); 7] = [
         ("up", &up, &[30, 60, 90, 120, 160, 220, 300, 500, 1500]),
@@ -320,7 +361,7 @@ fn signals_end_commands_at_any_moment() {
         ("node", &node, &[100, 1500]),
         ("scheduler", &alone, &[100, 1500]),
         ("scheduler", &scheduling, &[1500]),
-        ("controllers", &attached, &[100, 1500]),
+        ("controllers", &scheduling, &[100, 1500]),
         ("controllers", &leading, &[1500]),
     ];
     for (name, args, moments) in commands {
@@ -379,6 +420,8 @@ fn tokens_are_signed_with_a_key_of_kubeadm() {
             key,
             "--root-ca-file",
             authority,
+            "--secure-port",
+            "0",
         ];
         component(dir.path(), "controllers", &flags)
     };
@@ -466,6 +509,8 @@ fn a_node_joins_with_a_bootstrap_token_and_renews_its_certificate() {
         &path("server/pki/ca.key"),
         "--cluster-signing-duration",
         "90s",
+        "--secure-port",
+        "0",
     ];
     let controllers = component(dir.path(), "controllers", &signing).spawn();
     processes.0.push(controllers.unwrap());

@@ -35,6 +35,8 @@ impl Site {
             &path("server/pki/ca.crt"),
             "--cluster-signing-key-file",
             &path("server/pki/ca.key"),
+            "--secure-port",
+            "0",
         ];
         let controllers = component(dir.path(), "controllers", &signing).spawn();
         processes.0.push(controllers.unwrap());

@@ -91,7 +91,9 @@ impl<'a> Case<'a> {
         {
             name.clone_into(&mut self.name);
         }
-        kept(&theirs) && kept(&ours) && !options.contains("dryRun")
+        // each names what says no name itself
+        let same_name = self.run.pair.same_name();
+        kept(&theirs) && kept(&ours) && same_name && !options.contains("dryRun")
     }
 
     /// One more request; whether the servers still have the same.

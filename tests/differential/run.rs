@@ -83,9 +83,11 @@ impl Run {
         };
         let body: Value = serde_json::from_str(&request.body).unwrap_or_default();
         let generate_name = body["metadata"]["generateName"].as_str();
+        // the servers cut what would make a name too long
+        let generate_name = generate_name.map(|name| name.chars().take(58).collect());
         let mask = Mask {
             name,
-            generate_name: generate_name.unwrap_or_default().to_owned(),
+            generate_name: generate_name.unwrap_or_default(),
             today: [day(0), day(2)],
         };
         self.pair.send(request, &mask).await

@@ -192,6 +192,12 @@ impl Pair {
         self.ours.forget();
     }
 
+    /// Whether what they keep has one name.
+    pub(crate) fn same_name(&self) -> bool {
+        let name = |side: &Side| side.stored.as_ref().map(|s| s["metadata"]["name"].clone());
+        name(&self.theirs) == name(&self.ours)
+    }
+
     /// Both answers to one request: theirs, ours.
     pub(crate) async fn send(&mut self, request: &Request, mask: &Mask<'_>) -> (Answer, Answer) {
         tokio::join!(

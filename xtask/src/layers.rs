@@ -36,6 +36,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-access",
             "davit-pki",
             "davit-listen",
+            "davit-serving",
             "davit-streaming",
             "davit-net",
             "davit-dns",

@@ -30,7 +30,7 @@ const CIRCLES: &[(&str, &str, usize)] = &[
     ("allocator", "", 10),
     ("apiserver", "", 19),
     ("cel", "", 6),
-    ("davit", "", 9),
+    ("davit", "", 7),
     ("listen", "", 6),
     ("node", "", 10),
 ];

@@ -115,6 +115,8 @@ pub struct ApiServer {
 struct Limits {
     connections: ConnectionLimits,
     http: HttpLimits,
+    /// The share of requests over HTTP/2 after which a client is to connect anew.
+    goaway_chance: f64,
     /// How long a watch that names no time lives at least.
     min_request_timeout: Duration,
     /// Between the announcement of a shutdown and its begin.

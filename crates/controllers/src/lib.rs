@@ -72,6 +72,8 @@ use futures::future::BoxFuture;
 use informers::Informers;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -110,6 +112,20 @@ pub struct Options {
 pub struct Controllers {
     client: kube::Client,
     options: Options,
+    sync: ControllersSync,
+}
+
+/// Whether controllers know their cluster: for who is asked while they run.
+#[derive(Debug, Clone, Default)]
+pub struct ControllersSync {
+    lists: Arc<AtomicBool>,
+}
+
+impl ControllersSync {
+    /// Whether the controllers have listed everything, or have nothing to list because they do not run: another replica's do.
+    pub fn is_idle_or_synced(&self) -> bool {
+        !self.lists.load(Ordering::Relaxed)
+    }
 }
 
 /// How long the informers may take to list everything before that is worth a warning.
@@ -118,7 +134,16 @@ const SYNC_WARNING: Duration = Duration::from_secs(30);
 impl Controllers {
     /// The controllers of the cluster that `client` reaches.
     pub fn new(client: kube::Client, options: Options) -> Self {
-        Self { client, options }
+        Self {
+            client,
+            options,
+            sync: ControllersSync::default(),
+        }
+    }
+
+    /// Whether they know their cluster, also while they run.
+    pub fn sync(&self) -> ControllersSync {
+        self.sync.clone()
     }
 
     /// Runs all controllers until `cancel` is cancelled.
@@ -134,6 +159,7 @@ impl Controllers {
         let cancel = cancel.child_token();
         let _guard = cancel.clone().drop_guard();
         let mut tasks = Tasks::new(COMPONENT, cancel.clone());
+        self.sync.lists.store(true, Ordering::Relaxed);
         let informers = Informers::spawn(&self.client, tasks.set(), &cancel);
         loop {
             let synced = tokio::select! {
@@ -143,6 +169,7 @@ impl Controllers {
             let Err(error) = synced else { break };
             tracing::warn!(%error, "controllers wait for the API server");
         }
+        self.sync.lists.store(false, Ordering::Relaxed);
         let mut spawner = Spawner {
             client: self.client,
             informers,

@@ -138,7 +138,7 @@ pub(crate) enum Command {
     #[command(visible_alias = "kube-scheduler")]
     Scheduler(Box<SchedulerFlags>),
     /// Run the controllers alone, against any Kubernetes API server
-    Controllers(Controllers),
+    Controllers(Box<Controllers>),
     /// Run the node agent alone, against any Kubernetes API server
     Node(Node),
     /// Run the Service proxy alone, where others connect pods
@@ -609,6 +609,16 @@ pub(crate) struct Controllers {
     /// Make the Service kube-dns when nodes answer questions for names
     #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(crate) dns: bool,
+    /// Port of /healthz, /livez, /readyz, /metrics and /configz; 0 for none, 10257 is kube-controller-manager's
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 10257,
+        help_heading = "Serving"
+    )]
+    pub(crate) secure_port: u16,
+    #[command(flatten)]
+    pub(crate) serving: crate::component_serving::ComponentServingFlags,
 }
 
 #[derive(Debug, Clone, clap::Args)]

@@ -152,7 +152,7 @@ async fn run_nodes(args: Nodes) -> Result<()> {
     }
     let cancel = CancellationToken::new();
     // Who asks the nodes' servers for logs and devices is known by the cluster's authority, and so are they.
-    let ca = crate::single::cluster_ca(&kubeconfig)?.map(String::into_bytes);
+    let ca = crate::cluster_ca::cluster_ca(&kubeconfig)?.map(String::into_bytes);
     let asking = async { Ok(serving_certificates(&client, &options).await) };
     let Some(certificates) = signals.unless_received(asking).await? else {
         return Ok(());

@@ -5,11 +5,14 @@ mod access;
 mod args;
 mod backup;
 mod check;
+mod cluster_ca;
 mod cluster_flag;
 mod completion;
+mod component_serving;
 mod components;
 mod configuration;
 mod conntrack_flags;
+mod controllers;
 mod debug;
 mod demo;
 mod devices;
@@ -123,7 +126,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Uninstall(flags) => install::uninstall(flags, &Args::full_command()).await,
         Command::Server(server) => single::server(server).await,
         Command::Scheduler(flags) => scheduler::run(*flags).await,
-        Command::Controllers(client) => single::controllers(client).await,
+        Command::Controllers(args) => controllers::run(*args).await,
         Command::Node(node) => single::node(node).await,
         Command::Proxy(proxy) => proxy::run(*proxy).await,
         Command::Dns(dns) => dns::run(dns).await,

@@ -50,6 +50,10 @@ pub(crate) struct ProtectionOptions {
     /// HTTP/2 streams a client may have open on one connection (0 = 250)
     #[arg(long, value_name = "N", default_value_t = 0)]
     http2_max_streams_per_connection: u32,
+    /// The share of requests over HTTP/2 after which a client is asked to connect anew, so that clients spread over several
+    /// servers behind a load balancer: 0 to 0.02
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = goaway_chance)]
+    goaway_chance: f64,
     /// Seconds that a watch lives at least if it names no time; at most it lives twice as long
     #[arg(long, value_name = "SECONDS", default_value_t = MIN_REQUEST_TIMEOUT.as_secs(), value_parser = clap::value_parser!(u64).range(1..=1 << 31))]
     min_request_timeout: u64,
@@ -62,6 +66,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let nanos = davit_api::time::parse_duration(text).map_err(|error| error.to_string())?;
     let nanos = u64::try_from(nanos).map_err(|_| "is negative".to_owned())?;
     Ok(Duration::from_nanos(nanos))
+}
+
+/// As kube-apiserver has it: a larger share would keep clients busy with connecting.
+fn goaway_chance(text: &str) -> Result<f64, String> {
+    let share: f64 = text.parse().map_err(|_| "is no number".to_owned())?;
+    let is_little = (0.0..=0.02).contains(&share);
+    let why = "can not be less than 0 or greater than 0.02";
+    is_little.then_some(share).ok_or_else(|| why.to_owned())
 }
 
 impl ProtectionOptions {
@@ -99,6 +111,7 @@ impl ProtectionOptions {
             0 => HTTP2_STREAMS,
             streams => streams,
         };
+        options.goaway_chance = self.goaway_chance;
         options.min_request_timeout = Duration::from_secs(self.min_request_timeout);
         if let Some(path) = &self.encryption_provider_config {
             let encryption = Encryption::from_file(path).context("encryption at rest")?;
@@ -113,5 +126,19 @@ impl ProtectionOptions {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn little_of_the_requests_ends_connections() {
+        assert_eq!(goaway_chance("0.001"), Ok(0.001));
+        assert_eq!(goaway_chance("0"), Ok(0.0));
+        for wrong in ["0.03", "-0.01", "NaN", "x"] {
+            assert!(goaway_chance(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -59,14 +59,11 @@ pub(crate) async fn run(flags: SchedulerFlags) -> Result<()> {
     // They end with this function.
     let _guard = cancel.clone().drop_guard();
     let mut serving: JoinSet<Result<()>> = JoinSet::new();
-    if flags.serving.secure_port != 0 {
-        let server = flags.serving.server(&scheduler, &kubeconfig).await?;
-        let cancel = cancel.clone();
-        serving.spawn(async move {
-            server.run(cancel).await;
-            Ok(())
-        });
-    }
+    let (port, served) = (flags.secure_port, scheduler.clone());
+    let server = &flags.serving;
+    server
+        .serve(port, served, &kubeconfig, &mut serving, cancel.clone())
+        .await?;
     let work = async |cancel| scheduler.run(cancel).await.context("scheduler");
     tokio::select! {
         ended = lead(&mut signals, client, "kube-scheduler", candidate, work) => ended,

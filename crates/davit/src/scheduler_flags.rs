@@ -1,17 +1,13 @@
 //! The scheduler on the command line, under kube-scheduler's flag names.
 
 use crate::args::GateFlags;
+use crate::component_serving::ComponentServingFlags;
 use crate::protection::duration;
-use crate::single::cluster_ca;
 use anyhow::{Context, Result, bail};
 use davit_api::features::Features;
-use davit_client::Reviews;
 use davit_scheduler::config::{KubeSchedulerConfiguration, LeaderElectionConfiguration};
-use davit_scheduler::{Scheduler, SchedulerServer, ServingOptions};
-use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::net::TcpListener;
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct SchedulerFlags {
@@ -31,8 +27,16 @@ pub(crate) struct SchedulerFlags {
     pub(crate) gates: GateFlags,
     #[command(flatten)]
     election: ElectionFlags,
+    /// Port of /healthz, /livez, /readyz, /metrics and /configz; 0 for none, 10259 is kube-scheduler's
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 10259,
+        help_heading = "Serving"
+    )]
+    pub(crate) secure_port: u16,
     #[command(flatten)]
-    pub(crate) serving: ServingFlags,
+    pub(crate) serving: ComponentServingFlags,
 }
 
 /// Flags that win over the configuration.
@@ -60,50 +64,6 @@ struct ElectionFlags {
     /// Namespace of the Lease [default: kube-system]
     #[arg(long, value_name = "NAMESPACE")]
     leader_elect_resource_namespace: Option<String>,
-}
-
-/// The scheduler's own HTTPS server.
-#[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Serving")]
-pub(crate) struct ServingFlags {
-    /// Address of /healthz, /livez, /readyz, /metrics and /configz
-    #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
-    pub(crate) bind_address: IpAddr,
-    /// Their port; 0 for none, 10259 is kube-scheduler's
-    #[arg(long, value_name = "N", default_value_t = 10259)]
-    pub(crate) secure_port: u16,
-    /// Certificate of the server, PEM [default: a self-signed one for localhost, made anew at each start]
-    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
-    pub(crate) tls_cert_file: Option<PathBuf>,
-    /// Its key
-    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
-    pub(crate) tls_private_key_file: Option<PathBuf>,
-    /// Authorities of callers' certificates, PEM [default: the cluster's, from the kubeconfig]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) client_ca_file: Option<PathBuf>,
-    /// Whom to ask whose a bearer token is [default: the scheduler's API server, in its own name]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) authentication_kubeconfig: Option<PathBuf>,
-    /// How long the answer counts
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
-    pub(crate) authentication_token_webhook_cache_ttl: Duration,
-    /// Whom to ask what callers may do [default: the scheduler's API server, in its own name]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) authorization_kubeconfig: Option<PathBuf>,
-    /// How long a yes counts
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
-    pub(crate) authorization_webhook_cache_authorized_ttl: Duration,
-    /// How long a no counts
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
-    pub(crate) authorization_webhook_cache_unauthorized_ttl: Duration,
-    /// Paths that everybody may ask
-    #[arg(
-        long,
-        value_name = "PATH,...",
-        value_delimiter = ',',
-        default_value = "/healthz,/readyz,/livez"
-    )]
-    pub(crate) authorization_always_allow_paths: Vec<String>,
 }
 
 /// Reads a configuration; without a file, the one of a scheduler that is given none. It may still be invalid.
@@ -151,47 +111,6 @@ impl SchedulerFlags {
             );
         }
         Ok(named)
-    }
-}
-
-impl ServingFlags {
-    /// The server about a scheduler that is reached by `kubeconfig`.
-    pub(crate) async fn server(
-        &self,
-        scheduler: &Scheduler,
-        kubeconfig: &Path,
-    ) -> Result<SchedulerServer> {
-        let read = |file: &Path| std::fs::read(file).with_context(|| file.display().to_string());
-        let certificate = match (&self.tls_cert_file, &self.tls_private_key_file) {
-            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
-            _ => None,
-        };
-        let client_ca = match &self.client_ca_file {
-            Some(file) => Some(read(file)?),
-            None => cluster_ca(kubeconfig)?.map(String::into_bytes),
-        };
-        let authentication = self.authentication_kubeconfig.as_deref();
-        let authorization = self.authorization_kubeconfig.as_deref();
-        let reviews = Reviews::new(
-            davit_client::from_kubeconfig(authentication.unwrap_or(kubeconfig)).await?,
-            davit_client::from_kubeconfig(authorization.unwrap_or(kubeconfig)).await?,
-            [
-                self.authentication_token_webhook_cache_ttl,
-                self.authorization_webhook_cache_authorized_ttl,
-                self.authorization_webhook_cache_unauthorized_ttl,
-            ],
-        );
-        let options = ServingOptions {
-            certificate,
-            client_ca,
-            reviews,
-            always_allow_paths: self.authorization_always_allow_paths.clone(),
-        };
-        let address = SocketAddr::new(self.bind_address, self.secure_port);
-        let listener = TcpListener::bind(address)
-            .await
-            .with_context(|| format!("cannot listen on {address} (--secure-port)"))?;
-        Ok(SchedulerServer::new(listener, scheduler.clone(), options)?)
     }
 }
 

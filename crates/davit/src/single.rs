@@ -1,6 +1,7 @@
-//! The components alone: `davit server`, `scheduler`, `controllers`, `node`.
+//! The components alone: `davit server` and `node`; and what those that are attached have in common.
 
-use crate::args::{Attached, Controllers, DefaultStorageClass, Node, Server};
+use crate::args::{Node, Server};
+use crate::cluster_ca::cluster_ca;
 use crate::components::{NodeStart, Stop, lacks_privileges, node_name, run_node, start_server};
 use crate::node_identity::Identity;
 use crate::shutdown::{Received, STOPPING, Signals};
@@ -8,10 +9,6 @@ use crate::{features, owner, paths, pod_ranges, service_manager};
 use anyhow::{Context, Result, bail};
 use davit_apiserver::{KubeletAuthority, ServiceRange, ServiceRanges};
 use davit_client::LeaderElector;
-use davit_controllers::{Authority, NodeRanges, TokenSigner};
-use davit_netplan::Network;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::time::Duration;
@@ -66,72 +63,6 @@ pub(crate) fn finish(ended: Option<Result<Result<()>, tokio::task::JoinError>>) 
         Some(Ok(result)) => result,
         Some(Err(error)) => Err(error).context("a component failed"),
     }
-}
-
-pub(crate) async fn controllers(args: Controllers) -> Result<()> {
-    let read = |file: &Path| {
-        std::fs::read_to_string(file).with_context(|| format!("signing file {}", file.display()))
-    };
-    let files = args
-        .cluster_signing_cert_file
-        .zip(args.cluster_signing_key_file);
-    let authority = match files {
-        Some((certificate, key)) => {
-            let authority = Authority::new(&read(&certificate)?, &read(&key)?);
-            let authority = authority.context("certificate authority")?;
-            Some(authority.valid_for(args.cluster_signing_duration))
-        }
-        None => None,
-    };
-    let token_signer = match args.service_account_private_key_file {
-        Some(file) => {
-            let signer = TokenSigner::new(&read(&file)?);
-            Some(signer.with_context(|| format!("signing file {}", file.display()))?)
-        }
-        None => None,
-    };
-    let root_ca = match &args.root_ca_file {
-        Some(file) => {
-            let name = || format!("--root-ca-file {}", file.display());
-            let pem = std::fs::read_to_string(file).with_context(name)?;
-            let first = CertificateDer::from_pem_slice(pem.as_bytes());
-            first.map_err(anyhow::Error::new).with_context(name)?;
-            Some(pem)
-        }
-        None => cluster_ca(&args.attached.kubeconfig)?,
-    };
-    if root_ca.is_none() {
-        tracing::warn!(
-            "the kubeconfig names no authority: pods get no kube-root-ca.crt; --root-ca-file FILE gives them one"
-        );
-    }
-    let services = args.service_cluster_ip_range;
-    let node_ranges = args
-        .allocate_node_cidrs
-        .then(|| args.node_sizes.ranges(&args.cluster_cidr.0, services))
-        .transpose()?;
-    let mut inside: Vec<Network> = services.all().map(ServiceRange::network).collect();
-    inside.extend(node_ranges.iter().flat_map(NodeRanges::all));
-    let options = davit_controllers::Options {
-        root_ca,
-        authority,
-        token_signer,
-        node_ranges,
-        dns_addresses: dns_addresses(services, args.dns),
-        load_balancing: args.load_balancer.or_range(&args.balancer_range, inside)?,
-        default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
-        flex_volume_plugin_dir: args.flex_volume_plugin_dir.clone(),
-        features: args.attached.gates.feature_gates.clone(),
-    };
-    attached(
-        &args.attached,
-        "kube-controller-manager",
-        |client, cancel| async move {
-            let controllers = davit_controllers::Controllers::new(client, options);
-            controllers.run(cancel).await.context("controllers")
-        },
-    )
-    .await
 }
 
 /// The addresses of the Service `kube-dns`; none where names are somebody else's.
@@ -191,28 +122,6 @@ where
         outcome?;
     }
     Ok(())
-}
-
-/// Runs a component against the API server of a kubeconfig until a signal, as leader where that was asked for.
-async fn attached<F>(
-    args: &Attached,
-    lease: &str,
-    work: impl FnOnce(kube::Client, CancellationToken) -> F,
-) -> Result<()>
-where
-    F: Future<Output = Result<()>>,
-{
-    features::remark(&args.gates.feature_gates);
-    let mut signals = Signals::new()?;
-    let Some(client) = connect(&mut signals, &args.kubeconfig).await? else {
-        return Ok(());
-    };
-    let candidate = args.leader_elect.then(|| Candidate::usual(lease));
-    let component = client.clone();
-    lead(&mut signals, client, lease, candidate, |cancel| {
-        work(component, cancel)
-    })
-    .await
 }
 
 /// A client for the API server of a kubeconfig; none if a signal came first.
@@ -353,33 +262,4 @@ async fn tell_when_ready(client: kube::Client, name: String, cancel: Cancellatio
         }
     };
     tokio::select! { () = cancel.cancelled() => {} () = looking => {} }
-}
-
-/// The CA that a kubeconfig's current cluster names, in PEM.
-pub(crate) fn cluster_ca(kubeconfig: &Path) -> Result<Option<String>> {
-    use base64::Engine as _;
-    let unusable = || format!("kubeconfig {}", kubeconfig.display());
-    let config = kube::config::Kubeconfig::read_from(kubeconfig).with_context(unusable)?;
-    let current = config.current_context.clone().unwrap_or_default();
-    let context = config
-        .contexts
-        .iter()
-        .find(|c| c.name == current)
-        .and_then(|c| c.context.as_ref());
-    let cluster = context.and_then(|c| config.clusters.iter().find(|k| k.name == c.cluster));
-    let Some(cluster) = cluster.and_then(|c| c.cluster.as_ref()) else {
-        return Ok(None);
-    };
-    if let Some(data) = &cluster.certificate_authority_data {
-        let pem = base64::engine::general_purpose::STANDARD
-            .decode(data)
-            .with_context(unusable)?;
-        return Ok(Some(String::from_utf8(pem).with_context(unusable)?));
-    }
-    let Some(file) = &cluster.certificate_authority else {
-        return Ok(None);
-    };
-    Ok(Some(
-        std::fs::read_to_string(file).with_context(|| format!("CA {file}"))?,
-    ))
 }

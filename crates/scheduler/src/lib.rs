@@ -40,6 +40,5 @@ mod waiting;
 
 pub use metrics::{AttemptResult, Metrics};
 pub use scheduler::{Scheduler, SchedulerError, SchedulerOptions};
-pub use server::{SchedulerServer, ServingError, ServingOptions};
 pub use verdict::{NodeVerdict, Record, VERDICT_ANNOTATION};
 pub use waiting::WaitingPods;

@@ -7,7 +7,9 @@ use davit_api::names;
 use davit_api::quantity::Quantity;
 use serde_json::{Value, json};
 
-use super::json::{at, at_mut, default, has, keep, object_mut, remove, same, set, str_at};
+use super::json::{
+    at, at_mut, default, entries_at, has, keep, object_mut, remove, same, set, str_at,
+};
 use super::persistent_volumes::{access_modes, modes_required};
 use super::{KindInfo, Strategy, access, meta, resources, selectors, volumes};
 
@@ -60,6 +62,47 @@ impl Strategy for PersistentVolumeClaim {
         claim_spec(at(new, &["spec"]), &Path::new("spec"), &mut errors);
         claim_update(new, old, &mut errors);
         errors
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        let path = Path::new("status");
+        let at_amounts = path.child("allocatedResources");
+        for (name, _) in entries_at(new, &["status", "allocatedResources"]) {
+            growing(name, &at_amounts, &mut errors);
+        }
+        let at_statuses = path.child("allocatedResourceStatuses");
+        for (name, status) in entries_at(new, &["status", "allocatedResourceStatuses"]) {
+            growing(name, &at_statuses, &mut errors);
+            if !RESIZE_STATUSES.contains(&status.as_str().unwrap_or_default()) {
+                errors.push(FieldError::not_supported(
+                    &at_statuses,
+                    name.as_str(),
+                    &RESIZE_STATUSES,
+                ));
+            }
+        }
+        errors
+    }
+}
+
+/// How far the growing of a claim is.
+const RESIZE_STATUSES: [&str; 5] = [
+    "ControllerResizeInfeasible",
+    "ControllerResizeInProgress",
+    "NodeResizeInfeasible",
+    "NodeResizeInProgress",
+    "NodeResizePending",
+];
+
+/// What of a claim may grow: storage, and what drivers have names of their own for.
+fn growing(name: &str, path: &Path, errors: &mut ErrorList) {
+    let faults = names::check_qualified_name(name);
+    let is_native = !name.contains('/') || name.contains("kubernetes.io/");
+    if !faults.is_empty() {
+        errors.extend(invalid_each(path, name, faults));
+    } else if is_native && name != "storage" {
+        errors.push(FieldError::not_supported(path, name, &["storage"]));
     }
 }
 

@@ -272,7 +272,7 @@ fn versions(spec: &Value, old: Option<&Value>, path: &Path, errors: &mut ErrorLi
                 .index(i)
                 .child("schema")
                 .child("openAPIV3Schema");
-            errors.push(FieldError::required(&at, "schemas are required"));
+            errors.push(FieldError::required(&at, ""));
         }
     }
     let has_status = |version: &Value| has(version, &["subresources", "status"]);
@@ -320,6 +320,13 @@ fn versions(spec: &Value, old: Option<&Value>, path: &Path, errors: &mut ErrorLi
     let Some(first) = versions.first() else {
         return;
     };
+    // the name of the first is that of the definition, too
+    let name = str_at(first, &["name"]);
+    let faults = names::check_dns1035_label(name);
+    if !name.is_empty() && !faults.is_empty() {
+        let at = path.child("version");
+        errors.push(FieldError::invalid(&at, name, faults.join(",")));
+    }
     if let Some(value) = shared(versions, "schema") {
         let old = old_schema(old, str_at(first, &["name"]));
         let status = versions.iter().any(has_status);

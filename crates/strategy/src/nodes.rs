@@ -50,6 +50,19 @@ impl Strategy for Node {
         }
     }
 
+    fn warnings(&self, obj: &Value) -> Vec<String> {
+        let is_given = |key: &str| !super::json::is_empty(at(obj, &["spec", key]));
+        let texts = [
+            ("configSource", "spec.configSource: the feature is removed"),
+            (
+                "externalID",
+                "spec.externalID: this field is deprecated, and is unused by Kubernetes",
+            ),
+        ];
+        let given = texts.into_iter().filter(|(key, _)| is_given(key));
+        given.map(|(_, text)| text.to_owned()).collect()
+    }
+
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
         content(obj, &mut errors);
@@ -205,23 +218,11 @@ fn spec_update(new: &Value, old: &Value, errors: &mut ErrorList) {
             errors.push(FieldError::forbidden(&spec.child(key), why));
         }
     }
-    let rest = |node: &Value| {
-        let mut rest = node.get("spec").cloned().unwrap_or_default();
-        for key in [
-            "unschedulable",
-            "taints",
-            "podCIDR",
-            "podCIDRs",
-            "providerID",
-            "configSource",
-        ] {
-            remove(&mut rest, key);
-        }
-        rest
-    };
-    if !same(&rest(new), &rest(old)) {
-        let why = "node updates may only change labels, taints, or capacity (or configSource, if the DynamicKubeletConfig feature gate is enabled)";
-        errors.push(FieldError::forbidden(&Path::root(), why));
+    if str_at(new, &["spec", "externalID"]) != str_at(old, &["spec", "externalID"]) {
+        errors.push(FieldError::forbidden(
+            &spec.child("externalID"),
+            "may not be updated",
+        ));
     }
 }
 

@@ -15,6 +15,17 @@ use super::{
     KindInfo, Strategy, access, fields, meta, pod_defaults, resources, selectors, volumes,
 };
 
+/// Kinds of volumes that are no more: their field, the name that warnings show, and the minor versions of Kubernetes 1 in which
+/// they were deprecated and went.
+const GONE: [(&str, &str, [u8; 2]); 6] = [
+    ("cephfs", "cephfs", [28, 31]),
+    ("photonPersistentDisk", "photonPersistentDisk", [11, 16]),
+    ("scaleIO", "scaleIO", [16, 22]),
+    ("storageos", "storageOS", [22, 25]),
+    ("glusterfs", "glusterfs", [25, 26]),
+    ("rbd", "rbd", [28, 31]),
+];
+
 const ACCESS_MODES: [&str; 4] = [
     "ReadOnlyMany",
     "ReadWriteMany",
@@ -46,6 +57,18 @@ impl Strategy for PersistentVolume {
     fn prepare_for_create(&self, obj: &mut Value) {
         let status = json!({"phase": "Pending", "lastPhaseTransitionTime": now()});
         set(obj, "status", status);
+    }
+
+    fn warnings(&self, obj: &Value) -> Vec<String> {
+        let recycles = str_at(obj, &["spec", "persistentVolumeReclaimPolicy"]) == "Recycle";
+        let text = "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the \
+                    recommended approach is to use dynamic provisioning.";
+        let recycled = recycles.then(|| text.to_owned());
+        let given = GONE.iter().filter(|(kind, ..)| has(obj, &["spec", *kind]));
+        let gone = given.map(|(_, shown, [deprecated, gone])| {
+            format!("spec.{shown}: deprecated in v1.{deprecated}, non-functional in v1.{gone}+")
+        });
+        recycled.into_iter().chain(gone).collect()
     }
 
     fn validate(&self, obj: &Value) -> ErrorList {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::fields::required;
 use super::json::{at, has, list_at, str_at};
-use super::{KindInfo, Strategy, meta};
+use super::{KindInfo, Strategy, meta, status_conditions};
 
 /// A group.
 pub(super) struct PodGroupRules(pub(super) KindInfo);
@@ -37,6 +37,14 @@ impl Strategy for PodGroupRules {
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         meta::validate_update(&self.0, new, old)
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        let conditions = list_at(new, &["status", "conditions"]);
+        let path = Path::new("status").child("conditions");
+        status_conditions::validate(conditions, &path, &mut errors);
+        errors
     }
 }
 
@@ -79,7 +87,13 @@ impl Strategy for WorkloadRules {
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        meta::validate_update(&self.0, new, old)
+        let mut errors = meta::validate_update(&self.0, new, old);
+        let templates = |workload| list_at(workload, &["spec", "podGroupTemplates"]);
+        if templates(new).is_empty() && !templates(old).is_empty() {
+            let path = Path::new("spec").child("podGroupTemplates");
+            errors.push(FieldError::required(&path, ""));
+        }
+        errors
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::fields::optional_choice;
 use super::json::{at, at_mut, default, has, list_at, same, str_at};
-use super::{KindInfo, Strategy, cluster, fields, meta};
+use super::{KindInfo, Strategy, cluster, fields, meta, status_conditions};
 use crate::conditions::{validate_conditions, validate_expression};
 
 /// Of a policy, the expressions of which are compiled when it is written.
@@ -45,6 +45,24 @@ impl Strategy for Policy {
         if !same(&new["spec"], &old["spec"]) {
             policy(&self.0, new, &mut errors);
         }
+        errors
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        let (status, path) = (at(new, &["status"]), Path::new("status"));
+        let at_warnings = path.child("typeChecking").child("expressionWarnings");
+        let warnings = list_at(status, &["typeChecking", "expressionWarnings"]);
+        for (i, warning) in warnings.iter().enumerate() {
+            for key in ["warning", "fieldRef"] {
+                if str_at(warning, &[key]).trim().is_empty() {
+                    let path = at_warnings.index(i).child(key);
+                    errors.push(FieldError::required(&path, ""));
+                }
+            }
+        }
+        let conditions = list_at(status, &["conditions"]);
+        status_conditions::validate(conditions, &path.child("conditions"), &mut errors);
         errors
     }
 }

@@ -11,7 +11,8 @@ use serde_json::Value;
 pub use claims::admin_requests;
 
 use super::json::{
-    at, at_mut, default, default_nonzero, has, int_at, list_at, list_mut, remove, same, set, str_at,
+    at, at_mut, default, default_nonzero, has, int_at, is_empty, list_at, list_mut, remove, same,
+    set, str_at,
 };
 use super::storage::Fixed;
 use super::{Generic, KindInfo, Strategy, access, meta, status_conditions};
@@ -141,6 +142,23 @@ fn drop_freed_devices(new: &mut Value, old: &Value) {
 
 struct Template(KindInfo);
 
+/// What the metadata of claims cannot have from their template, and how Kubernetes shows it.
+const NOT_IN_TEMPLATES: [(&str, &str); 13] = [
+    ("name", "name"),
+    ("generateName", "generateName"),
+    ("namespace", "namespace"),
+    ("selfLink", "selfLink"),
+    ("uid", "uID"),
+    ("resourceVersion", "resourceVersion"),
+    ("generation", "generation"),
+    ("creationTimestamp", "creationTimestamp"),
+    ("deletionTimestamp", "deletionTimestamp"),
+    ("deletionGracePeriodSeconds", "deletionGracePeriodSeconds"),
+    ("ownerReferences", "ownerReferences"),
+    ("finalizers", "finalizers"),
+    ("managedFields", "managedFields"),
+];
+
 impl Strategy for Template {
     fn kind(&self) -> &KindInfo {
         &self.0
@@ -172,7 +190,16 @@ impl Template {
     fn content(&self, obj: &Value, errors: &mut ErrorList) {
         let path = Path::new("spec");
         let at_metadata = path.child("metadata");
-        meta::template(at(obj, &["spec", "metadata"]), &at_metadata, errors);
+        let metadata = at(obj, &["spec", "metadata"]);
+        meta::template(metadata, &at_metadata, errors);
+        for (field, shown) in NOT_IN_TEMPLATES {
+            if !is_empty(at(metadata, &[field])) {
+                errors.push(FieldError::forbidden(
+                    &at_metadata.child(shown),
+                    "cannot be set",
+                ));
+            }
+        }
         let (spec, path) = (at(obj, &["spec", "spec"]), path.child("spec"));
         if is_classic(&self.0) {
             classic::spec(spec, &path, errors);
@@ -344,7 +371,41 @@ impl Strategy for PoolStatusRequest {
         if has(old, &["status"]) && !same(at(new, &["status"]), at(old, &["status"])) {
             meta::immutable_at(new, old, &["status"], &mut errors);
         }
+        answer(at(new, &["status"]), &mut errors);
         errors
+    }
+}
+
+/// What a request about pools was answered.
+fn answer(status: &Value, errors: &mut ErrorList) {
+    const COUNTS: [(&str, i64); 6] = [
+        ("generation", 0),
+        ("resourceSliceCount", 1),
+        ("totalDevices", 0),
+        ("allocatedDevices", 0),
+        ("availableDevices", 0),
+        ("unavailableDevices", 0),
+    ];
+    let path = Path::new("status");
+    at_least(status, "poolCount", 0, &path, errors);
+    for (i, pool) in list_at(status, &["pools"]).iter().enumerate() {
+        let path = path.child("pools").index(i);
+        let [driver, name] = ["driver", "poolName"].map(|key| str_at(pool, &[key]));
+        parts::driver_name(driver, &path.child("driver"), errors);
+        parts::pool_name(name, &path.child("poolName"), errors);
+        for (count, least) in COUNTS {
+            at_least(pool, count, least, &path, errors);
+        }
+    }
+    let conditions = list_at(status, &["conditions"]);
+    status_conditions::validate(conditions, &path.child("conditions"), errors);
+}
+
+fn at_least(of: &Value, count: &str, least: i64, path: &Path, errors: &mut ErrorList) {
+    let given = int_at(of, &[count]).filter(|given| *given < least);
+    if let Some(given) = given {
+        let fault = format!("must be greater than or equal to {least}");
+        errors.push(FieldError::invalid(&path.child(count), given, fault));
     }
 }
 

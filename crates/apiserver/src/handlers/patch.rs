@@ -275,15 +275,15 @@ fn received(
         _ => judge_strictness(context, &expected, validation, &decoded.strict)?,
     }
     let mut value = decoded.object;
-    if object::name(&value).is_empty() {
-        return Err(undeterminable(name));
-    }
-    check_name(name, &mut value)?;
     check_namespace(
         resource.row.namespaced,
         context.namespace(),
         object::namespace(&value),
     )?;
+    if object::name(&value).is_empty() {
+        return Err(undeterminable(name));
+    }
+    check_name(name, &mut value)?;
     // a strategic merge patch is merged into an object that has no kind
     let keeps_kind = matches!(patch, Some(Patch::Strategic(_)));
     match &invalid {

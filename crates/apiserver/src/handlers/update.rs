@@ -30,11 +30,11 @@ pub(crate) async fn update(
     let name = context.info.name.as_str();
     let subresource = context.info.subresource.as_str();
     let namespace = namespace_of(context, resource);
+    check_namespace(resource.row.namespaced, namespace, object::namespace(&new))?;
     if object::name(&new).is_empty() {
         return Err(undeterminable(name));
     }
     check_name(name, &mut new)?;
-    check_namespace(resource.row.namespaced, namespace, object::namespace(&new))?;
     let writer = Writer::of(
         context,
         server,

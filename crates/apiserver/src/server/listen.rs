@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use davit_access::authn::ConnectionIdentity;
 use davit_listen::{Connections, Exchange, Lease, Socket, TrackedBody, handshake};
 use http::header::CONTENT_LENGTH;
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -83,12 +83,19 @@ async fn connection(
     let shown = stream.get_ref().1.peer_certificates();
     let identity = Arc::new(ConnectionIdentity::new(shown, peer));
     let builder = davit_listen::http(server.limits.http);
-    let of_requests = lease.clone();
+    // Cancelled: the client shall find itself another server.
+    let away = cancel.child_token();
+    let (of_requests, sent_away) = (lease.clone(), away.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         let (server, identity) = (Arc::clone(&server), Arc::clone(&identity));
-        let exchange = of_requests.begin();
+        let (exchange, away) = (of_requests.begin(), away.clone());
         async move {
+            let chance = server.limits.goaway_chance;
+            let is_chosen = request.version() == Version::HTTP_2 && rand::random::<f64>() < chance;
             let response = answer(&server, request, identity, &exchange).await;
+            if is_chosen {
+                away.cancel();
+            }
             Ok::<_, std::convert::Infallible>(response.map(|body| TrackedBody::new(body, exchange)))
         }
     });
@@ -96,7 +103,7 @@ async fn connection(
     tokio::pin!(http);
     let result = tokio::select! {
         result = http.as_mut() => result,
-        () = async { tokio::select! { () = cancel.cancelled() => {}, () = lease.draining() => {} } } => {
+        () = async { tokio::select! { () = sent_away.cancelled() => {}, () = lease.draining() => {} } } => {
             http.as_mut().graceful_shutdown();
             http.await
         }

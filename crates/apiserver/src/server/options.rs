@@ -120,6 +120,9 @@ pub struct Options {
     pub connections: ConnectionLimits,
     /// HTTP/2 streams at once on a connection.
     pub http2_streams: u32,
+    /// The share of the requests over HTTP/2 after which a client is asked to connect anew, so that clients spread over
+    /// several servers: 0 to 1. What runs on the connection goes on.
+    pub goaway_chance: f64,
     /// A watch that names no time lives between this and twice this.
     pub min_request_timeout: Duration,
     /// Whether the web page at `/console` is served.
@@ -175,6 +178,7 @@ impl Options {
             shutdown_delay: Duration::ZERO,
             connections: CONNECTIONS.within_files(FILES.0, FILES.1),
             http2_streams: HTTP2_STREAMS,
+            goaway_chance: 0.0,
             min_request_timeout: MIN_REQUEST_TIMEOUT,
             console: false,
         }

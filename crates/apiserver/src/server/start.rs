@@ -142,6 +142,7 @@ impl ApiServer {
                 http: HttpLimits {
                     streams: options.http2_streams,
                 },
+                goaway_chance: options.goaway_chance,
                 min_request_timeout: options.min_request_timeout,
                 shutdown_delay: options.shutdown_delay,
             },

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use davit_access::authn::parse_token_file;
 use davit_apiserver::{ApiServer, Options};
@@ -114,7 +115,7 @@ impl Served {
 
     pub(crate) async fn stop(self) {
         self.cancel.cancel();
-        tokio::time::timeout(std::time::Duration::from_secs(10), self.task)
+        tokio::time::timeout(Duration::from_secs(10), self.task)
             .await
             .unwrap()
             .unwrap();
@@ -212,6 +213,33 @@ async fn item_027_client_certificates_and_http2_work() {
         "{}",
         String::from_utf8_lossy(&answer)
     );
+    served.stop().await;
+}
+
+/// `--goaway-chance`: what is under way on the connection is finished, and the client has to connect anew.
+#[tokio::test]
+async fn clients_are_sent_to_another_server() {
+    let c = Cluster::new().await;
+    let served = Served::with(&c, |options| options.goaway_chance = 1.0).await;
+    let admin = served.server.pki().unwrap().admin().unwrap();
+    let io = served.connect_with(&[b"h2"], Some(&admin)).await;
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(io))
+            .await
+            .unwrap();
+    let driver = tokio::spawn(connection);
+    let watch = format!("https://x{CONFIG_MAPS}?watch=1&timeoutSeconds=2");
+    let watch = http::Request::get(watch).body(Empty::<Bytes>::new());
+    let answer = sender.send_request(watch.unwrap()).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    c.config_map("later", &json!({})).await;
+    let events = answer.into_body().collect().await.unwrap().to_bytes();
+    let events = String::from_utf8_lossy(&events);
+    assert!(events.contains("\"later\""), "{events}");
+    // it would stay open as long as somebody could send on it
+    let ended = tokio::time::timeout(Duration::from_secs(60), driver).await;
+    assert!(ended.is_ok(), "the connection stays");
+    drop(sender);
     served.stop().await;
 }
 

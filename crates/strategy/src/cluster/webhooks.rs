@@ -69,11 +69,11 @@ fn check_name(name: &str, path: &Path, errors: &mut ErrorList) {
         errors.push(FieldError::required(path, ""));
         return;
     }
-    errors.extend(invalid_each(
-        path,
-        name,
-        names::check_dns1123_subdomain(name),
-    ));
+    let faults = names::check_dns1123_subdomain(name);
+    if !faults.is_empty() {
+        errors.push(FieldError::invalid(path, name, faults.join(",")));
+        return;
+    }
     if name.split('.').count() < 3 {
         let fault = "should be a domain with at least three segments separated by dots";
         errors.push(FieldError::invalid(path, name, fault));

@@ -31,13 +31,18 @@ impl Strategy for ServiceCidr {
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         let (now, before) = (cidrs(new), cidrs(old));
+        let path = Path::new("spec").child("cidrs");
         // a second family may be added
-        if before.len() == 1 && now.len() == 2 {
-            let path = Path::new("spec").child("cidrs").index(0);
-            meta::immutable(&now[0], &before[0], &path, &mut errors);
+        if now.len() != before.len() && (now.len(), before.len()) != (2, 1) {
+            let why = "field is immutable";
+            errors.push(FieldError::invalid(&path, json!(now), why));
+            return errors;
+        }
+        for (i, (now, before)) in now.iter().zip(before).enumerate() {
+            meta::immutable(now, before, &path.index(i), &mut errors);
+        }
+        if now.len() != before.len() {
             service_cidr(new, &mut errors);
-        } else {
-            meta::immutable_at(new, old, &["spec", "cidrs"], &mut errors);
         }
         errors
     }

@@ -123,6 +123,12 @@ impl Strategy for EndpointSlice {
         }
     }
 
+    fn warnings(&self, obj: &Value) -> Vec<String> {
+        let is_old = str_at(obj, &["addressType"]) == "FQDN";
+        let text = || "spec.addressType: FQDN endpoints are deprecated".to_owned();
+        is_old.then(text).into_iter().collect()
+    }
+
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
         slice(obj, None, &mut errors);

@@ -24,9 +24,20 @@ pub(super) fn exactly_one(members: &[(&str, bool)], path: &Path, errors: &mut Er
         [a, b] => format!("exactly one of {a} or {b} is required"),
         all => format!("exactly one of {} is required", all.join(", ")),
     };
+    let several = format!("{text}, but multiple fields are set");
+    exactly_one_or(members, [&text, &several], path, errors);
+}
+
+/// As [`exactly_one`], with the words for none and for several.
+pub(super) fn exactly_one_or(
+    members: &[(&str, bool)],
+    [none, several]: [&str; 2],
+    path: &Path,
+    errors: &mut ErrorList,
+) {
     match members.iter().filter(|(_, given)| *given).count() {
         1 => {}
-        0 => errors.push(FieldError::required(path, text)),
+        0 => errors.push(FieldError::required(path, none)),
         _ => {
             let given: Vec<String> = members
                 .iter()
@@ -34,8 +45,7 @@ pub(super) fn exactly_one(members: &[(&str, bool)], path: &Path, errors: &mut Er
                 .map(|(n, _)| format!("`{n}`"))
                 .collect();
             let value = format!("{{{}}}", given.join(", "));
-            let text = format!("{text}, but multiple fields are set");
-            errors.push(FieldError::invalid(path, value, text));
+            errors.push(FieldError::invalid(path, value, several));
         }
     }
 }

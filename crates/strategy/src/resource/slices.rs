@@ -9,7 +9,9 @@ use serde_json::Value;
 
 use super::super::json::{at, bool_at, entries_at, has, int_at, list_at, str_at};
 use super::super::selectors;
-use super::parts::{driver_name, exactly_one, label_name, pool_name, qualified, taint, too_many};
+use super::parts::{
+    driver_name, exactly_one, exactly_one_or, label_name, pool_name, qualified, taint, too_many,
+};
 
 const DEVICES: usize = 128;
 /// When any of them has taints, counters or lists.
@@ -217,7 +219,9 @@ fn device(device: &Value, per_device: bool, path: &Path, errors: &mut ErrorList)
         ("allNodes", bool_at(device, &["allNodes"])),
     ];
     if per_device {
-        exactly_one(&nodes, path, errors);
+        let why = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when \
+                   `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
+        exactly_one_or(&nodes, [why; 2], path, errors);
         nodes_of(device, path, errors);
         if at(device, &["nodeName"]) == "" {
             let path = path.child("nodeName");

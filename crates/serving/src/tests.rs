@@ -5,10 +5,30 @@ use std::net::SocketAddr;
 
 use http_body_util::BodyExt;
 use kube::client::Body;
+use prometheus_client::metrics::counter::Counter;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::scheduler::SchedulerOptions;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A component that may have yet to learn its cluster.
+struct Part(Arc<AtomicBool>);
+
+impl ServedComponent for Part {
+    const CHECK: &'static str = "sync";
+
+    fn is_ready(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn configuration(&self) -> Value {
+        json!({"part": {"kind": "PartConfiguration"}})
+    }
+
+    fn register_metrics(&self, registry: &mut Registry) {
+        registry.register("part_turns", "Turns", Counter::<u64>::default());
+    }
+}
 
 /// An API server that knows the tokens `monitor`, who may see metrics, and `nobody`, who may not.
 fn api() -> kube::Client {
@@ -31,26 +51,26 @@ fn api() -> kube::Client {
     davit_client::in_process(service, "default")
 }
 
-async fn serve() -> (SocketAddr, Scheduler, JoinSet<()>) {
+async fn serve() -> (SocketAddr, Arc<AtomicBool>, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let scheduler = Scheduler::new(api(), SchedulerOptions::default()).unwrap();
+    let ready = Arc::new(AtomicBool::new(true));
     let options = ServingOptions {
         certificate: None,
         client_ca: None,
         reviews: Reviews::new(api(), api(), [Duration::from_secs(10); 3]),
         always_allow_paths: vec!["/healthz".to_owned(), "/readyz*".to_owned()],
     };
-    let server = SchedulerServer::new(listener, scheduler.clone(), options).unwrap();
+    let server = ComponentServer::new(listener, Part(ready.clone()), options).unwrap();
     let mut tasks = JoinSet::new();
     tasks.spawn(server.run(CancellationToken::new()));
-    (address, scheduler, tasks)
+    (address, ready, tasks)
 }
 
 #[tokio::test]
 async fn only_health_is_open() {
     let _already = ring::default_provider().install_default();
-    let (address, scheduler, _tasks) = serve().await;
+    let (address, ready, _tasks) = serve().await;
     let mut config = kube::Config::new(format!("https://{address}").parse().unwrap());
     config.accept_invalid_certs = true;
     let client = kube::Client::try_from(config).unwrap();
@@ -73,29 +93,23 @@ async fn only_health_is_open() {
     }
     let (status, metrics) = get("/metrics", Some("monitor")).await;
     assert_eq!(status, 200);
-    assert!(
-        metrics.contains("scheduler_preemption_attempts_total"),
-        "{metrics}"
-    );
+    assert!(metrics.contains("part_turns_total 0"), "{metrics}");
     let (_, configz) = get("/configz", Some("monitor")).await;
     let configz: Value = serde_json::from_str(&configz).unwrap();
-    assert_eq!(configz["componentconfig"], json!(scheduler.configuration()));
+    assert_eq!(configz["part"]["kind"], "PartConfiguration");
     // A path is authorized as it is written, so it is served in one form only.
     for other in ["/nowhere", "/metrics/", "//metrics", "/configz/"] {
         assert_eq!(get(other, Some("monitor")).await.0, 404, "{other}");
     }
-    // Nothing is to be known while another replica leads.
-    let verbose = "[+]ping ok\n[+]sched-handler-sync ok\nreadyz check passed\n";
+    let verbose = "[+]ping ok\n[+]sync ok\nreadyz check passed\n";
     assert_eq!(
         get("/readyz?verbose", None).await,
         (200, verbose.to_owned())
     );
-    scheduler.progress.store(
-        crate::scheduler::SYNCING,
-        std::sync::atomic::Ordering::Relaxed,
-    );
+    ready.store(false, Ordering::Relaxed);
     let (status, why) = get("/readyz", None).await;
     assert_eq!(status, 500);
-    assert!(why.contains("[-]sched-handler-sync failed"), "{why}");
+    assert!(why.contains("[-]sync failed"), "{why}");
+    assert_eq!(get("/readyz/sync", None).await.0, 500);
     assert_eq!(get("/livez", Some("monitor")).await.0, 200);
 }
