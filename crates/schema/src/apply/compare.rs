@@ -26,14 +26,14 @@ impl Schema<'_> {
         let walker = Walker { schema: self };
         // The object itself cannot be owned, so that nothing is said of it as a whole.
         walker
-            .value(self.root(), Some(old), Some(new), Level::Root)
+            .value(self.root(), Some(old), Some(new), Depth::Root)
             .0
     }
 }
 
 /// Where a value stands, as far as it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Level {
+enum Depth {
     Root,
     Metadata,
     Below,
@@ -87,7 +87,7 @@ impl<'t> Walker<'t> {
         ty: TypeRef<'t>,
         old: Option<&Value>,
         new: Option<&Value>,
-        place: Level,
+        place: Depth,
     ) -> (Comparison, Differences) {
         let mut out = Comparison::default();
         let (old_atom, new_atom) = (self.schema.atom(ty, old), self.schema.atom(ty, new));
@@ -112,7 +112,7 @@ impl<'t> Walker<'t> {
         atom: &Atom<'t>,
         old: Option<&Value>,
         new: Option<&Value>,
-        place: Level,
+        place: Depth,
         out: &mut Comparison,
     ) -> Option<Difference> {
         match atom {
@@ -146,7 +146,7 @@ impl<'t> Walker<'t> {
         map: &MapShape<'t>,
         old: Option<&Map<String, Value>>,
         new: Option<&Map<String, Value>>,
-        place: Level,
+        place: Depth,
         out: &mut Comparison,
     ) {
         let of =
@@ -155,7 +155,7 @@ impl<'t> Walker<'t> {
         let only_new = new.into_iter().flat_map(Map::keys);
         let only_new = only_new.filter(|key| !of(old, key));
         for key in in_old.chain(only_new) {
-            if place == Level::Metadata && key == "managedFields" {
+            if place == Depth::Metadata && key == "managedFields" {
                 continue;
             }
             let (old, new) = (old.and_then(|m| m.get(key)), new.and_then(|m| m.get(key)));
@@ -163,8 +163,8 @@ impl<'t> Walker<'t> {
                 continue;
             }
             let below = match place {
-                Level::Root if key == "metadata" => Level::Metadata,
-                _ => Level::Below,
+                Depth::Root if key == "metadata" => Depth::Metadata,
+                _ => Depth::Below,
             };
             let (found, fates) = self.value(self.schema.entry(map, key), old, new, below);
             out.enter(|| PathElement::field(key), found, fates);
@@ -184,7 +184,7 @@ impl<'t> Walker<'t> {
             }
         }
         for (step, (old, new)) in elements {
-            let value = |old, new| self.value(list.item, old, new, Level::Below);
+            let value = |old, new| self.value(list.item, old, new, Depth::Below);
             let (found, fates) = match (&old[..], &new[..]) {
                 ([] | [_], [] | [_]) => {
                     let (old, new) = (old.first().copied(), new.first().copied());

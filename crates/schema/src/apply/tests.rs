@@ -493,6 +493,10 @@ mod laws {
                 }
             }
             prop_assert!(a.leaves().difference(&a).is_empty());
+            prop_assert_eq!(a.touches(&b), !both.is_empty());
+            let mut left = a.clone();
+            left.take_below(&b);
+            prop_assert_eq!(left, a.recursive_difference(&b));
         }
 
         #[test]
