@@ -4,7 +4,8 @@
 //! For 500 and for 5 000 nodes: pods with a claim of one device come and go while none, half, or nearly all of the
 //! devices are allocated; then, on the larger cluster, one pod a node at once. Prints one row a measurement.
 //! `DAVIT_BENCH_NODES=500` takes one size only. `DAVIT_BENCH_CHURN=600` shows instead what so many seconds of pods that come
-//! and go leave in memory and on disk, a row a minute, and what is left two minutes after.
+//! and go leave in memory and on disk, a row a minute, and what is left two minutes after. `DAVIT_BENCH_BINARY` is another
+//! davit to measure, so that two can be compared in turn.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -47,7 +48,9 @@ impl Drop for Cluster {
 impl Cluster {
     async fn up() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_davit"))
+        let binary = std::env::var("DAVIT_BENCH_BINARY");
+        let binary = binary.unwrap_or_else(|_| env!("CARGO_BIN_EXE_davit").to_owned());
+        let mut process = Command::new(binary)
             .args(["up", "--no-node", "--port", "0", "--data-dir"])
             .arg(dir.path().join("data"))
             .stdout(Stdio::piped())

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 pub use crate::text::{Text, intern};
 
@@ -36,6 +36,8 @@ pub struct KindTable {
     /// The types by name.
     pub types: Arc<TypeTable>,
     by_plural: HashMap<(&'static str, &'static str, &'static str), usize>,
+    /// The root types of `kinds` by group, version and kind.
+    by_kind: HashMap<(&'static str, &'static str, &'static str), TypeId>,
 }
 
 impl KindTable {
@@ -56,20 +58,16 @@ impl KindTable {
     /// The root type of a kind, also of kinds that only subresources take and of their lists
     /// (`PodList`), and of `meta.k8s.io` kinds such as `DeleteOptions` in any group version.
     pub fn kind_type(&self, group: &str, version: &str, kind: &str) -> Option<TypeId> {
-        if let Some(row) = self
-            .kinds
-            .iter()
-            .find(|k| k.group == group && k.version == version && k.kind == kind)
-        {
-            return Some(row.type_id);
+        if kind.is_empty() {
+            return None;
+        }
+        if let Some(id) = self.by_kind.get(&(group, version, kind)) {
+            return Some(*id);
         }
         if let Some(item) = kind.strip_suffix("List")
-            && let Some(row) = self
-                .kinds
-                .iter()
-                .find(|k| k.group == group && k.version == version && k.kind == item)
+            && let Some(id) = self.by_kind.get(&(group, version, item))
         {
-            let list = format!("{}List", self.types.get(row.type_id).name);
+            let list = format!("{}List", self.types.get(*id).name);
             return self.types.id(&list);
         }
         if group.is_empty() && version == "v1" {
@@ -247,6 +245,24 @@ impl TypeTable {
             def.flat = flat.into();
             def.flat_by_name = by_name.into();
         }
+        self.index_absent();
+    }
+
+    /// Which fields are looked at in objects that lack them. Needs the other indices.
+    fn index_absent(&mut self) {
+        let absent = |id: TypeId| {
+            let fields = self.fields(id).enumerate();
+            let concerned = fields.filter(|(_, field)| {
+                let is_struct = || matches!(self.resolve_type(&field.ty), FieldType::Named(_));
+                field.default.is_some()
+                    || !field.nullable && (field.required || field.written || is_struct())
+            });
+            concerned.map(|(at, _)| at as u16).collect()
+        };
+        let indices: Vec<Box<[u16]>> = self.ids().map(absent).collect();
+        for (def, index) in self.types.iter_mut().zip(indices) {
+            def.flat_absent = index;
+        }
     }
 
     fn flatten(&self, id: TypeId, out: &mut Vec<FlatRef>) {
@@ -321,6 +337,41 @@ impl TypeTable {
         self.get(id).flat.iter().map(|r| self.flat_field(r))
     }
 
+    /// The fields that say something of objects that lack them: those with a default, and those that are written even when
+    /// they are not given. In declaration order.
+    pub fn fields_of_absence(&self, id: TypeId) -> impl Iterator<Item = &Field> {
+        let def = self.get(id);
+        let flat = def.flat_absent.iter().map(|at| &def.flat[usize::from(*at)]);
+        flat.map(|r| self.flat_field(r))
+    }
+
+    /// The members of an object that are fields of a type, in declaration order.
+    pub fn members<'a>(
+        &'a self,
+        id: TypeId,
+        object: &'a Map<String, Value>,
+    ) -> impl Iterator<Item = (&'a Field, &'a Value)> + use<'a> {
+        let mut found: Vec<(u16, &Value)> = Vec::with_capacity(object.len());
+        found.extend(object.iter().filter_map(|(name, value)| {
+            let at = self.position(id, name)?;
+            Some((at, value))
+        }));
+        found.sort_unstable_by_key(|(at, _)| *at);
+        let flat = &self.get(id).flat;
+        let member = |(at, value)| (self.flat_field(&flat[usize::from(at)]), value);
+        found.into_iter().map(member)
+    }
+
+    /// Where a field stands among those of its type.
+    fn position(&self, id: TypeId, name: &str) -> Option<u16> {
+        let def = self.get(id);
+        let name_at = |at: &u16| self.flat_field(&def.flat[usize::from(*at)]).name.as_str();
+        let found = def
+            .flat_by_name
+            .binary_search_by(|at| name_at(at).cmp(name));
+        found.ok().map(|found| def.flat_by_name[found])
+    }
+
     /// The JSON field of a name (case-sensitive), also from embedded structs.
     pub fn field(&self, id: TypeId, name: &str) -> Option<&Field> {
         self.field_with_owner(id, name).map(|(_, f)| f)
@@ -328,17 +379,9 @@ impl TypeTable {
 
     /// Like [`TypeTable::field`], with the struct that declares the field.
     pub fn field_with_owner(&self, id: TypeId, name: &str) -> Option<(TypeId, &Field)> {
-        let def = self.get(id);
-        def.flat_by_name
-            .binary_search_by(|i| {
-                let f = self.flat_field(&def.flat[usize::from(*i)]);
-                f.name.as_str().cmp(name)
-            })
-            .ok()
-            .map(|at| {
-                let r = &def.flat[usize::from(def.flat_by_name[at])];
-                (r.owner, self.flat_field(r))
-            })
+        let at = self.position(id, name)?;
+        let r = &self.get(id).flat[usize::from(at)];
+        Some((r.owner, self.flat_field(r)))
     }
 
     /// Follows aliases of named types to the struct, opaque type or alias of a scalar, list or map
@@ -382,6 +425,7 @@ pub struct TypeDef {
     pub body: TypeBody,
     flat: Box<[FlatRef]>,
     flat_by_name: Box<[u16]>,
+    flat_absent: Box<[u16]>,
 }
 
 impl TypeDef {
@@ -392,6 +436,7 @@ impl TypeDef {
             body,
             flat: Box::default(),
             flat_by_name: Box::default(),
+            flat_absent: Box::default(),
         }
     }
 

@@ -7,7 +7,7 @@ use davit_access::query::Query;
 use davit_api::kinds;
 use davit_api::status::Status;
 use davit_schema::protobuf::{ProtobufError, encode_object};
-use davit_watchcache::{CachedObject, metadata_of};
+use davit_watchcache::{CachedObject, append_with_resource_version, metadata_of};
 use http::header::{
     CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY, X_CONTENT_TYPE_OPTIONS,
 };
@@ -26,6 +26,7 @@ use crate::negotiate::{
 };
 use crate::object::ordered;
 use crate::registry::ResourceInfo;
+use crate::storage::Stored;
 
 pub(crate) use protobuf::message;
 pub(crate) use table::{Include, row, table_frame};
@@ -113,6 +114,28 @@ pub(crate) fn object(
 ) -> Result<Response<ResponseBody>, Status> {
     let value = versioned(resource, value)?;
     shaped(context, accepted, resource, code, value)
+}
+
+/// Answers with one object as it is in the store: with the text that is there, where that is what was asked for.
+pub(crate) fn stored(
+    context: &Context,
+    accepted: Accepted,
+    resource: &ResourceInfo,
+    code: StatusCode,
+    stored: Stored,
+) -> Result<Response<ResponseBody>, Status> {
+    let is_as_stored = accepted.writes_plain_json()
+        && accepted.form == Form::Object
+        && resource.custom.is_none()
+        && !resource.is_converted();
+    let Some(text) = stored.text.filter(|_| is_as_stored) else {
+        return object(context, accepted, resource, code, stored.value);
+    };
+    audit::response_object(|| stored.value);
+    let mut body = Vec::with_capacity(text.len() + 64);
+    append_with_resource_version(&text, stored.revision, &mut body);
+    body.push(b'\n');
+    Ok(json_response(code, body))
 }
 
 /// Answers with one object, given in the version asked for.
@@ -323,11 +346,17 @@ pub(crate) fn write_partial_of(body: &mut Vec<u8>, json: &[u8], version: &str) {
         let _ = serde_json::to_writer(body, &ordered(&partial(&value, version)));
         return;
     }
+    write_partial_with(body, metadata_of(json).unwrap_or(b"{}"), version);
+}
+
+/// Writes what [`partial`] makes of an object with the text of its metadata.
+fn write_partial_with(body: &mut Vec<u8>, metadata: &[u8], version: &str) {
+    // writing to a Vec cannot fail
     let _ = write!(
         body,
         "{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/{version}\",\"metadata\":"
     );
-    body.extend_from_slice(metadata_of(json).unwrap_or(b"{}"));
+    body.extend_from_slice(metadata);
     body.push(b'}');
 }
 

@@ -31,6 +31,8 @@ pub(crate) const EVENT_TTL: Duration = Duration::from_secs(3600);
 pub(crate) struct Stored {
     pub(crate) value: Value,
     pub(crate) revision: u64,
+    /// The text in the store, without resourceVersion, as long as `value` is that object and no other.
+    pub(crate) text: Option<Bytes>,
 }
 
 /// Why an object could not be read or written.
@@ -211,6 +213,7 @@ impl Storage {
         Ok(Some(Stored {
             value,
             revision: stored.revision,
+            text: None,
         }))
     }
 
@@ -371,6 +374,12 @@ impl Storage {
         bytes: &Bytes,
         revision: u64,
     ) -> Result<Stored, StorageError> {
+        if self.view.is_none() {
+            return Ok(Stored {
+                text: Some(bytes.clone()),
+                ..with_revision(value.clone(), revision)
+            });
+        }
         let converted = self.view.as_ref().filter(|view| !view.shows_stored());
         let stored = converted.and_then(|_| serde_json::from_slice(bytes).ok());
         let plain = with_revision(stored.unwrap_or_else(|| value.clone()), revision);
@@ -471,12 +480,19 @@ pub(crate) fn decode(pair: &KeyValue) -> Result<Stored, StorageError> {
             detail,
         });
     }
-    Ok(with_revision(value, pair.mod_revision))
+    Ok(Stored {
+        text: Some(pair.value.clone()),
+        ..with_revision(value, pair.mod_revision)
+    })
 }
 
 pub(crate) fn with_revision(mut value: Value, revision: u64) -> Stored {
     set_resource_version(&mut value, revision);
-    Stored { value, revision }
+    Stored {
+        value,
+        revision,
+        text: None,
+    }
 }
 
 /// Writes a revision into an object's metadata.

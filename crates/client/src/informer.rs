@@ -109,7 +109,32 @@ struct Shared<K> {
 struct State<K> {
     objects: BTreeMap<ObjectKey, Arc<K>>,
     index: Option<Index<K>>,
+    departed: Departed,
     subscribers: Vec<Weak<Mailbox<K>>>,
+}
+
+/// Of how many objects that went last it is remembered that they did.
+const REMEMBERED: usize = 1024;
+
+/// The UIDs of objects that were seen to go last.
+#[derive(Debug, Default)]
+struct Departed {
+    uids: HashSet<String>,
+    order: VecDeque<String>,
+}
+
+impl Departed {
+    fn insert(&mut self, uid: &str) {
+        if !self.uids.insert(uid.to_owned()) {
+            return;
+        }
+        self.order.push_back(uid.to_owned());
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.uids.remove(&oldest);
+        }
+    }
 }
 
 /// Takes from an object what nobody who reads it here wants to know.
@@ -192,6 +217,7 @@ impl<K: Object> Informer<K> {
                 value,
                 keys: HashMap::new(),
             }),
+            departed: Departed::default(),
             subscribers: Vec::new(),
         };
         let shared = Arc::new(Shared {
@@ -247,6 +273,14 @@ impl<K: Object> Informer<K> {
             name: name.to_owned(),
         };
         self.shared.state.read().objects.get(&key).cloned()
+    }
+
+    /// Whether the object of a name, with this UID, was seen to go not long ago and has not come back (as from a backup that
+    /// was restored). `false` says nothing.
+    pub fn has_gone(&self, namespace: Option<&str>, name: &str, uid: &str) -> bool {
+        let is_back = self.get(namespace, name);
+        let is_back = is_back.is_some_and(|found| found.meta().uid.as_deref() == Some(uid));
+        !is_back && self.shared.state.read().departed.uids.contains(uid)
     }
 
     /// All objects, ordered by namespace and name.
@@ -365,6 +399,7 @@ impl<K: Object> Shared<K> {
             .as_ref()
             .filter(|o| o.meta().uid != new.meta().uid)
             .cloned();
+        state.gone(replaced.as_deref());
         state.each_subscriber(|pending| match &replaced {
             Some(gone) => {
                 pending.delete(&key, gone.clone());
@@ -382,6 +417,7 @@ impl<K: Object> Shared<K> {
         if let Some(index) = &mut state.index {
             index.replace(key, Some(&known), None);
         }
+        state.gone(Some(&known));
         let last = last.map_or(known, Arc::new);
         state.each_subscriber(|pending| pending.delete(key, last.clone()));
     }
@@ -407,6 +443,15 @@ impl<K: Object> Shared<K> {
 fn is_same_version<K: kube::Resource>(a: &K, b: &K) -> bool {
     let (a, b) = (a.meta(), b.meta());
     a.uid == b.uid && a.resource_version.is_some() && a.resource_version == b.resource_version
+}
+
+impl<K: Object> State<K> {
+    /// Remembers that an object is gone.
+    fn gone(&mut self, object: Option<&K>) {
+        if let Some(uid) = object.and_then(|object| object.meta().uid.as_deref()) {
+            self.departed.insert(uid);
+        }
+    }
 }
 
 impl<K> State<K> {
@@ -561,6 +606,7 @@ mod tests {
                 value: |map: &ConfigMap| map.metadata.uid.clone(),
                 keys: HashMap::new(),
             }),
+            departed: Departed::default(),
             subscribers: Vec::new(),
         };
         Informer {
@@ -590,6 +636,32 @@ mod tests {
         std::iter::from_fn(|| subscription.try_next())
             .map(|c| describe(&c))
             .collect()
+    }
+
+    #[test]
+    fn what_went_is_remembered_for_a_while() {
+        let informer = informer();
+        let gone = |uid| informer.has_gone(Some("ns"), "a", uid);
+        informer.shared.apply(config_map("a", "u1", "1"));
+        assert!(!gone("u1"));
+        informer.shared.apply(config_map("a", "u2", "2"));
+        assert!(gone("u1") && !gone("u2"), "another has its name");
+        let key = ObjectKey::of(&config_map("a", "u2", "2"));
+        informer.shared.delete(&key, None);
+        assert!(gone("u2") && !gone("u3"));
+        informer.shared.apply(config_map("a", "u2", "3"));
+        assert!(!gone("u2"), "it is back");
+        for n in 0..REMEMBERED {
+            let name = format!("b{n}");
+            let other = config_map(&name, &name, "4");
+            let key = ObjectKey::of(&other);
+            informer.shared.apply(other);
+            informer.shared.delete(&key, None);
+        }
+        assert!(!gone("u1"));
+        let state = informer.shared.state.read();
+        assert_eq!(state.departed.uids.len(), state.departed.order.len());
+        assert!(state.departed.order.len() <= REMEMBERED);
     }
 
     #[test]

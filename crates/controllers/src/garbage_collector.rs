@@ -24,6 +24,10 @@ const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 const WORKERS: usize = 4;
 const SYNC_DEADLINE: Duration = Duration::from_secs(30);
+/// Claims of a pod are deleted with it by a controller of their own, which has so long for it.
+const OTHERS_FIRST: Duration = Duration::from_secs(1);
+const PODS: &str = "pods.";
+const CLAIMS: &str = "resourceclaims.resource.k8s.io";
 
 /// The name of its queue, and in logs.
 const NAME: &str = "garbage-collector";
@@ -90,8 +94,15 @@ impl GarbageCollector {
 
     /// Notes that an object of a resource is gone.
     fn forget(&self, uid: &str, resource: &str) {
-        let concerned = self.graph.lock().remove(uid, resource);
-        concerned.into_iter().for_each(|uid| self.queue.add(uid));
+        let mut graph = self.graph.lock();
+        for uid in graph.remove(uid, resource) {
+            let identity = graph.identity(&uid);
+            let is_claim = resource == PODS && identity.is_some_and(|i| i.resource == CLAIMS);
+            match is_claim {
+                true => self.queue.add_after(uid, OTHERS_FIRST),
+                false => self.queue.add(uid),
+            }
+        }
     }
 
     async fn sync(&self, uid: &str) -> Result<(), Error> {
@@ -321,5 +332,58 @@ impl GarbageCollector {
             .await;
         gone_is_none(patched).context(|| format!("{what} {identity}"))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{Request, Response};
+    use kube::client::Body;
+    use std::convert::Infallible;
+    use tokio::time::Instant;
+
+    /// Nothing is asked of its API server.
+    fn collector() -> GarbageCollector {
+        let service = tower::service_fn(|_: Request<Body>| async {
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        });
+        GarbageCollector {
+            client: davit_client::in_process(service, "default"),
+            resources: Resources::default(),
+            graph: Mutex::default(),
+            queue: WorkQueue::new(Duration::from_millis(10), Duration::from_secs(300)),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn claims_of_a_pod_that_went_are_left_to_their_controller_at_first() {
+        let collector = collector();
+        let observe = |resource: &str, uid: &str, owner: Option<&str>| {
+            let owner = owner.map(|uid| OwnerReference {
+                uid: uid.to_owned(),
+                ..OwnerReference::default()
+            });
+            let meta = ObjectMeta {
+                uid: Some(uid.to_owned()),
+                owner_references: owner.map(|owner| vec![owner]),
+                ..ObjectMeta::default()
+            };
+            let identity = Identity {
+                resource: resource.to_owned(),
+                namespace: "ns".to_owned(),
+                name: uid.to_owned(),
+            };
+            collector.graph.lock().observe(identity, &meta, |_| None);
+        };
+        observe(PODS, "pod", None);
+        observe(CLAIMS, "claim", Some("pod"));
+        observe("configmaps.", "map", Some("pod"));
+        let began = Instant::now();
+        collector.forget("pod", PODS);
+        assert_eq!(collector.queue.get().await.as_deref(), Some("map"));
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert_eq!(collector.queue.get().await.as_deref(), Some("claim"));
+        assert!(began.elapsed() >= OTHERS_FIRST);
     }
 }

@@ -441,7 +441,14 @@ impl OfClaims {
         if let Some(pod) = known.filter(|pod| same(pod)) {
             return Ok(Consumer::of(&pod));
         }
-        // The informer may be behind; only the API server can say that a pod is gone.
+        if self
+            .known
+            .pods
+            .has_gone(Some(&key.namespace), &user.name, &user.uid)
+        {
+            return Ok(Consumer::Gone);
+        }
+        // The informer may be behind; only the API server can say that a pod is gone which it has not seen go.
         let api: kube::Api<Pod> = kube::Api::namespaced(self.known.client.clone(), &key.namespace);
         let pod = api.get_opt(&user.name).await;
         let pod = pod.context(|| format!("look for pod {} that uses claim {key}", user.name))?;

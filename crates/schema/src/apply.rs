@@ -113,8 +113,14 @@ impl FieldManager<'_> {
     /// stored, both in canonical form, with defaults, in the version of the request. The
     /// `managedFields` of `new` count when they are valid; `[]` and `[{}]` clear them.
     pub fn update(&self, live: Option<&Value>, mut new: Value, manager: &str) -> Value {
-        let empty = self.empty();
-        let live = live.unwrap_or(&empty);
+        let empty;
+        let live = match live {
+            Some(live) => live,
+            None => {
+                empty = self.empty();
+                &empty
+            }
+        };
         let mut managers = self.managers_of_request(live, &new);
         strip(&mut new);
         let tracked = !managers.owned.is_empty() || meta::uid(live).is_empty();
@@ -219,10 +225,8 @@ impl FieldManager<'_> {
         // No other entry can have this name, so that what the manager owned already is compared
         // with what it changes now like everyone else's.
         let current = Manager::new("current-operation", false, "", "");
-        let mut old = live.clone();
-        strip(&mut old);
         let owned = std::mem::take(&mut managers.owned);
-        managers.owned = self.updater().update(&old, new, owned, &current);
+        managers.owned = self.updater().update(live, new, owned, &current);
         managers.strip_untracked(&current);
         if let Some(mut mine) = managers.owned.remove(&current) {
             let manager = Manager::new(name, false, self.api_version, self.subresource);
@@ -363,17 +367,10 @@ fn update_last_applied(object: &mut Value, applied: &Value) {
 /// To be called last before the object is stored; both objects in canonical form.
 pub fn ignore_times(live: &Value, new: &mut Value) {
     let entries = |object: &Value| object["metadata"]["managedFields"].as_array().cloned();
-    let timeless = |entries: Option<Vec<Value>>| -> Option<Vec<Value>> {
-        let drop_time = |mut entry: Value| {
-            entry.as_object_mut().map(|entry| entry.remove("time"));
-            entry
-        };
-        Some(entries?.into_iter().map(drop_time).collect())
-    };
-    let (old, now) = (entries(live), entries(new));
-    if old == now || timeless(old.clone()) != timeless(now.clone()) {
+    if !differ_in_times(live, new) {
         return;
     }
+    let now = entries(new);
     let put = |object: &mut Value, entries: Option<Vec<Value>>| {
         let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
         if let (Some(metadata), Some(entries)) = (metadata, entries) {
@@ -381,10 +378,33 @@ pub fn ignore_times(live: &Value, new: &mut Value) {
             metadata.insert("managedFields".to_owned(), Value::Array(entries));
         }
     };
-    put(new, old);
+    put(new, entries(live));
     if new != live {
         put(new, now);
     }
+}
+
+/// Whether the `managedFields` of two objects differ, and in times alone.
+fn differ_in_times(a: &Value, b: &Value) -> bool {
+    let entries = |object| -> Option<&Vec<Value>> {
+        let object: &Value = object;
+        object["metadata"]["managedFields"].as_array()
+    };
+    let (Some(a), Some(b)) = (entries(a), entries(b)) else {
+        return false;
+    };
+    let timeless = |a: &Value, b: &Value| match (a, b) {
+        (Value::Object(a), Value::Object(b)) => {
+            let rest = |entry| {
+                let entry: &Map<String, Value> = entry;
+                entry.len() - usize::from(entry.contains_key("time"))
+            };
+            let mut fields = a.iter().filter(|(name, _)| *name != "time");
+            rest(a) == rest(b) && fields.all(|(name, value)| b.get(name) == Some(value))
+        }
+        _ => a == b,
+    };
+    a != b && a.len() == b.len() && a.iter().zip(b).all(|(a, b)| timeless(a, b))
 }
 
 #[cfg(test)]

@@ -25,13 +25,18 @@ fn walk(types: &TypeTable, ty: &FieldType, value: &mut Value) {
         (FieldType::Named(id), Value::Object(fields))
             if matches!(types.get(*id).body, TypeBody::Struct { .. }) =>
         {
-            for field in types.fields(*id) {
+            for field in types.fields_of_absence(*id) {
                 if let Some(default) = &field.default
                     && is_unset(fields.get(&*field.name), field.nullable)
                     && (field.nullable || field.required || field.written || !is_zero(default))
                 {
                     fields.insert(field.name.to_string(), default.clone());
-                } else if let Some(value) = fields.get_mut(&*field.name) {
+                }
+            }
+            for (name, value) in fields {
+                if matches!(value, Value::Array(_) | Value::Object(_))
+                    && let Some(field) = types.field(*id, name)
+                {
                     walk(types, &field.ty, value);
                 }
             }

@@ -82,8 +82,8 @@ impl Disabled {
                 }
             }
             (FieldType::Named(id), Value::Object(object)) => {
-                for field in self.types.fields(*id) {
-                    if let Some(value) = object.get(&*field.name).filter(|v| !v.is_null()) {
+                for (name, value) in object.iter().filter(|(_, v)| !v.is_null()) {
+                    if let Some(field) = self.types.field(*id, name) {
                         used.extend(gates(field).filter(|gate| !self.features.is_on(gate)));
                         self.find_used(&field.ty, value, used);
                     }
@@ -109,14 +109,17 @@ impl Disabled {
                 }
             }
             (FieldType::Named(id), Value::Object(object)) => {
-                for field in self.types.fields(*id) {
-                    let is_off = |gate: &str| !self.features.is_on(gate) && !in_use.contains(gate);
-                    if gates(field).any(is_off) {
-                        object.remove(&*field.name);
-                    } else if let Some(value) = object.get_mut(&*field.name) {
+                let is_off = |gate: &str| !self.features.is_on(gate) && !in_use.contains(gate);
+                object.retain(|name, value| {
+                    let Some(field) = self.types.field(*id, name) else {
+                        return true;
+                    };
+                    let stays = !gates(field).any(is_off);
+                    if stays {
                         self.drop_below(&field.ty, value, in_use);
                     }
-                }
+                    stays
+                });
             }
             _ => {}
         }

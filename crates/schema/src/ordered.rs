@@ -70,16 +70,17 @@ fn of_type<S: Serializer>(
     match (&types.get(id).body, value) {
         (TypeBody::Struct { .. }, Value::Object(object)) => {
             let mut map = serializer.serialize_map(Some(object.len()))?;
-            for field in types.fields(id) {
-                let name = field.name.as_str();
-                if let Some(value) = object.get(name) {
-                    map.serialize_entry(name, &Typed(kinds, &field.ty, value))?;
-                }
+            let mut known = 0;
+            for (field, value) in types.members(id, object) {
+                map.serialize_entry(field.name.as_str(), &Typed(kinds, &field.ty, value))?;
+                known += 1;
             }
             // What the type does not know is kept, after what it does.
-            for (name, value) in object {
-                if types.field(id, name).is_none() {
-                    map.serialize_entry(name, value)?;
+            if known < object.len() {
+                for (name, value) in object {
+                    if types.field(id, name).is_none() {
+                        map.serialize_entry(name, value)?;
+                    }
                 }
             }
             map.end()

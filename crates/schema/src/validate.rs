@@ -69,6 +69,22 @@ impl<'t> Walk<'t> {
     }
 
     fn fields(&mut self, id: TypeId, new: &Value, old: Option<&Value>, path: &Path) {
+        let (None, Some(members)) = (old, new.as_object()) else {
+            return self.changed_fields(id, new, old, path);
+        };
+        for (field, value) in self.types.members(id, members) {
+            if value.is_null() {
+                continue;
+            }
+            let path = path.child(&field.name);
+            if let Some(validation) = &field.validation {
+                self.limits(field, validation, value, &path);
+            }
+            self.value(&field.ty, value, None, &path);
+        }
+    }
+
+    fn changed_fields(&mut self, id: TypeId, new: &Value, old: Option<&Value>, path: &Path) {
         for field in self.types.fields(id) {
             let value = new.get(&*field.name);
             let before = old.and_then(|o| o.get(&*field.name));

@@ -39,8 +39,10 @@ use tokio::time::Instant;
 pub use self::event::{Delivery, EventType};
 pub use self::mirror::{Followed, Index, Mirror};
 pub use self::object::{CachedObject, Decode, Filter, Header, Predicate};
-pub(crate) use self::resource_version::{append_with_resource_version, with_resource_version};
-pub use self::resource_version::{metadata_of, remove_resource_version};
+pub(crate) use self::resource_version::with_resource_version;
+pub use self::resource_version::{
+    append_with_resource_version, metadata_of, metadata_range, remove_resource_version,
+};
 pub use self::ring::RingLimits;
 use self::state::Shared;
 pub use self::watch::{Watch, WatchItem, WatchOptions, WatchStart};

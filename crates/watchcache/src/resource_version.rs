@@ -27,8 +27,8 @@ pub(crate) fn with_resource_version(json: &[u8], revision: u64) -> Option<Vec<u8
     Some(text)
 }
 
-/// Appends what [`with_resource_version`] makes of an object; the text as it is if that makes nothing.
-pub(crate) fn append_with_resource_version(json: &[u8], revision: u64, to: &mut Vec<u8>) {
+/// Appends the JSON text of an object with its `metadata.resourceVersion` set; the text as it is if it is no object.
+pub fn append_with_resource_version(json: &[u8], revision: u64, to: &mut Vec<u8>) {
     match edit(json, revision) {
         Some(edit) => edit.write(json, to),
         None => to.extend_from_slice(json),
@@ -71,10 +71,15 @@ fn edit(json: &[u8], revision: u64) -> Option<Edit> {
 
 /// The text of the field `metadata` of an object, where it has one.
 pub fn metadata_of(json: &[u8]) -> Option<&[u8]> {
+    json.get(metadata_range(json)?)
+}
+
+/// Where the text of the field `metadata` of an object lies, where it has one.
+pub fn metadata_range(json: &[u8]) -> Option<Range<usize>> {
     let mut fields = Fields::of(json, 0)?;
     while let Some(field) = fields.next_field()? {
         if &json[field.key] == b"\"metadata\"" {
-            return json.get(field.value);
+            return Some(field.value);
         }
     }
     None

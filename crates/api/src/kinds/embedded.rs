@@ -188,7 +188,7 @@ pub(super) fn load() -> KindTable {
             replacement: r.replacement,
         })
         .collect();
-    let kinds = raw
+    let kinds: Vec<KindRow> = raw
         .kinds
         .into_iter()
         .map(|k| KindRow {
@@ -204,11 +204,17 @@ pub(super) fn load() -> KindTable {
         .enumerate()
         .map(|(i, r)| ((r.group, r.version, r.plural), i))
         .collect();
+    let mut by_kind = HashMap::new();
+    for row in &kinds {
+        let name = (row.group, row.version, row.kind);
+        by_kind.entry(name).or_insert(row.type_id);
+    }
     KindTable {
         resources,
         kinds,
         types: Arc::new(TypeTable::new(types)),
         by_plural,
+        by_kind,
     }
 }
 

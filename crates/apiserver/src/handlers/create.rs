@@ -38,13 +38,7 @@ pub(crate) async fn create(
     if options.dry_run {
         object::remove_meta(&mut stored.value, &["resourceVersion"]);
     }
-    respond::object(
-        context,
-        accepted,
-        resource,
-        StatusCode::CREATED,
-        stored.value,
-    )
+    respond::stored(context, accepted, resource, StatusCode::CREATED, stored)
 }
 
 /// Body and URL must agree about the namespace.

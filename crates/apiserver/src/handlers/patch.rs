@@ -23,6 +23,7 @@ use crate::negotiate::Offer;
 use crate::ownership::{Owners, Tracking};
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
+use crate::storage::Stored;
 use crate::writes::Writer;
 use crate::{object, ownership, respond};
 
@@ -71,7 +72,7 @@ pub(crate) async fn patch(
         Tracking::Update(ownership::manager(context)),
     )
     .dry_run(options.dry_run);
-    let (code, value) = match kind {
+    let (code, stored) = match kind {
         PatchKind::Patch(kind) => {
             let subresource = &context.info.subresource;
             let patch = match Patch::parse(kind, &bytes) {
@@ -89,7 +90,7 @@ pub(crate) async fn patch(
             let mut transform =
                 |current: &Value| patched(context, resource, options.validation, &patch, current);
             let updated = writer.update(name, subresource, &mut transform).await?;
-            (StatusCode::OK, updated.value)
+            (StatusCode::OK, updated)
         }
         PatchKind::Apply => {
             writer.tracking = Tracking::Applied;
@@ -98,7 +99,7 @@ pub(crate) async fn patch(
             apply(context, &writer, &options, &configuration).await?
         }
     };
-    respond::object(context, accepted, resource, code, value)
+    respond::stored(context, accepted, resource, code, stored)
 }
 
 /// The kind of patch of a request.
@@ -155,7 +156,7 @@ async fn apply(
     writer: &Writer<'_>,
     options: &WriteOptions,
     configuration: &Value,
-) -> Result<(StatusCode, Value), Status> {
+) -> Result<(StatusCode, Stored), Status> {
     let (resource, info) = (writer.resource, &context.info);
     let snapshot = writer.server.registry().snapshot();
     let owners = Owners::new(resource, &snapshot, &info.subresource);
@@ -175,7 +176,7 @@ async fn apply(
             .update(&info.name, &info.subresource, &mut transform)
             .await
         {
-            Ok(updated) => return Ok((StatusCode::OK, updated.value)),
+            Ok(updated) => return Ok((StatusCode::OK, updated)),
             Err(status) => status,
         };
         let missing = status.reason == Reason::NotFound
@@ -215,7 +216,7 @@ async fn apply(
                 if options.dry_run {
                     object::remove_meta(&mut stored.value, &["resourceVersion"]);
                 }
-                return Ok((StatusCode::CREATED, stored.value));
+                return Ok((StatusCode::CREATED, stored));
             }
             Err(status) if status.reason == Reason::AlreadyExists && attempt < APPLY_ATTEMPTS => {}
             Err(status) => return Err(status),

@@ -32,5 +32,5 @@ pub(crate) async fn get(
     let Some(stored) = found else {
         return Err(Status::not_found(resource.qualified(), name));
     };
-    respond::object(context, accepted, resource, StatusCode::OK, stored.value)
+    respond::stored(context, accepted, resource, StatusCode::OK, stored)
 }

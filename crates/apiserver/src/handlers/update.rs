@@ -44,19 +44,19 @@ pub(crate) async fn update(
     )
     .dry_run(options.dry_run);
     let mut transform = |_: &Value| Ok(new.clone());
-    let (code, value) = match writer.update(name, subresource, &mut transform).await {
-        Ok(updated) => (StatusCode::OK, updated.value),
+    let (code, stored) = match writer.update(name, subresource, &mut transform).await {
+        Ok(updated) => (StatusCode::OK, updated),
         Err(status) if creates(resource, subresource, &status, &new) => {
             let request = RequestInfo {
                 verb: "create".to_owned(),
                 ..context.info.clone()
             };
             authz::check(&server.authorizer(), &context.user, &request).await?;
-            (StatusCode::CREATED, writer.create(new).await?.value)
+            (StatusCode::CREATED, writer.create(new).await?)
         }
         Err(status) => return Err(status),
     };
-    respond::object(context, accepted, resource, code, value)
+    respond::stored(context, accepted, resource, code, stored)
 }
 
 /// Whether a PUT of this missing object makes it.

@@ -1,16 +1,17 @@
 //! Tables, `meta.k8s.io` `Table`: columns and rows. The rows of a list are written one by one as they are made, because a
 //! list may have very many and each is read from the bytes of its object.
 
-use std::io::Write as _;
+use std::ops::Range;
 
 use davit_access::query::Query;
 use davit_api::kinds;
 use davit_api::status::Status;
 use davit_schema::ordered::Ordered;
 use davit_schema::table;
+use davit_watchcache::metadata_range;
 use serde_json::{Value, json};
 
-use super::{Item, ListMeta, partial, write_partial};
+use super::{Item, ListMeta, is_ordered, partial, write_partial, write_partial_with};
 use crate::object::ordered;
 use crate::registry::ResourceInfo;
 
@@ -127,37 +128,98 @@ pub(super) fn table_bytes(
     };
     let mut body = Vec::with_capacity(head.len() + items.len() * each);
     body.extend_from_slice(head.as_bytes());
-    let now = jiff::Timestamp::now();
+    let mut rows = Rows {
+        resource,
+        version,
+        include,
+        now: jiff::Timestamp::now(),
+        text: Vec::new(),
+    };
     for (index, item) in items.iter().enumerate() {
         if index > 0 {
             body.push(b',');
         }
-        write_row(&mut body, resource, version, include, item, now)?;
+        rows.write(&mut body, item)?;
     }
     body.extend_from_slice(b"]}\n");
     Ok(body)
 }
 
-fn write_row(
-    body: &mut Vec<u8>,
-    resource: &ResourceInfo,
-    version: &str,
+/// Writes rows from the texts of objects.
+struct Rows<'a> {
+    resource: &'a ResourceInfo,
+    version: &'a str,
     include: Include,
-    item: &Item,
     now: jiff::Timestamp,
-) -> Result<(), Status> {
-    let (cells, conditions) = match item {
-        Item::Value(value) => cells(resource, value, now),
-        Item::Cached(object) => {
-            let json = object.json();
-            let value = match &resource.custom {
-                // their columns may show any field
-                Some(_) => serde_json::from_slice(json),
-                None => table::read(resource.row.group, resource.row.kind, json),
-            };
-            cells(resource, &value.map_err(Status::internal)?, now)
+    /// What is read of the object at hand.
+    text: Vec<u8>,
+}
+
+impl Rows<'_> {
+    fn write(&mut self, body: &mut Vec<u8>, item: &Item) -> Result<(), Status> {
+        let json = match item {
+            Item::Cached(object) => object.json(),
+            Item::Value(value) => {
+                let found = cells(self.resource, value, self.now);
+                write_cells(body, found);
+                match self.include {
+                    Include::None => body.extend_from_slice(b"null"),
+                    Include::Metadata => write_partial(body, item, self.version),
+                    Include::Object => body.extend_from_slice(ordered(value).to_json().as_bytes()),
+                }
+                body.push(b'}');
+                return Ok(());
+            }
+        };
+        let metadata = metadata_range(json).filter(|_| is_ordered(json));
+        let value = self.read(json, metadata.clone())?;
+        write_cells(body, cells(self.resource, &value, self.now));
+        match (self.include, metadata) {
+            (Include::None, _) => body.extend_from_slice(b"null"),
+            (Include::Metadata, Some(at)) => write_partial_with(body, &json[at], self.version),
+            (Include::Metadata, None) => write_partial(body, item, self.version),
+            (Include::Object, _) => body.extend_from_slice(json),
         }
-    };
+        body.push(b'}');
+        Ok(())
+    }
+
+    /// As much of an object as its row is made of.
+    fn read(&mut self, json: &[u8], metadata: Option<Range<usize>>) -> Result<Value, Status> {
+        let row = &self.resource.row;
+        let read = match (&self.resource.custom, metadata) {
+            // their columns may show any field
+            (Some(_), _) => serde_json::from_slice(json),
+            (None, Some(at)) => {
+                copy_without_owners(json, at, &mut self.text);
+                table::read(row.group, row.kind, &self.text)
+            }
+            (None, None) => table::read(row.group, row.kind, json),
+        };
+        read.map_err(Status::internal)
+    }
+}
+
+/// Writes into `to` an object of a built-in kind without the `managedFields` of its metadata, which are often the most of it,
+/// are on no row, and are declared last.
+fn copy_without_owners(json: &[u8], metadata: Range<usize>, to: &mut Vec<u8>) {
+    // Quotes in texts have a backslash before them, and no list in maps of the metadata has a name: this is the field.
+    const FIELD: &[u8] = b",\"managedFields\":[";
+    to.clear();
+    let fields = &json[metadata.clone()];
+    let cut = fields.windows(FIELD.len()).position(|text| text == FIELD);
+    match cut {
+        Some(cut) => {
+            to.extend_from_slice(&json[..metadata.start + cut]);
+            to.push(b'}');
+            to.extend_from_slice(&json[metadata.end..]);
+        }
+        None => to.extend_from_slice(json),
+    }
+}
+
+/// Begins a row: all but its object.
+fn write_cells(body: &mut Vec<u8>, (cells, conditions): (Vec<Value>, Vec<Value>)) {
     // writing to a Vec cannot fail, nor can values with string keys
     body.extend_from_slice(b"{\"cells\":");
     let _ = serde_json::to_writer(&mut *body, &cells);
@@ -171,16 +233,25 @@ fn write_row(
         body.push(b']');
     }
     body.extend_from_slice(b",\"object\":");
-    match include {
-        Include::None => body.extend_from_slice(b"null"),
-        Include::Metadata => write_partial(body, item, version),
-        Include::Object => {
-            let _ = match item {
-                Item::Cached(object) => body.write_all(object.json()),
-                Item::Value(value) => body.write_all(ordered(value).to_json().as_bytes()),
-            };
-        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_of_fields_are_left_out_of_what_is_read() {
+        let pod = json!({"kind": "Pod", "apiVersion": "v1",
+            "metadata": {"name": "p", "labels": {"a": "x"},
+                "annotations": {"a": ",\"managedFields\":[", "managedFields": "[", "z": "\\"},
+                "managedFields": [{"manager": "m", "operation": "Update", "fieldsV1": {"f:managedFields": {}}}]},
+            "spec": {"nodeName": "n", "containers": []}});
+        let text = ordered(&pod).to_json();
+        let at = metadata_range(text.as_bytes()).unwrap();
+        let mut left = Vec::new();
+        copy_without_owners(text.as_bytes(), at, &mut left);
+        let mut expected = pod;
+        crate::object::remove_meta(&mut expected, &["managedFields"]);
+        assert_eq!(serde_json::from_slice::<Value>(&left).unwrap(), expected);
     }
-    body.push(b'}');
-    Ok(())
 }

@@ -153,6 +153,7 @@ impl Writer<'_> {
             return Ok(Stored {
                 value: new.clone(),
                 revision: 0,
+                text: None,
             });
         }
         let mut stored = storage.create(self.namespace, name, new).await;

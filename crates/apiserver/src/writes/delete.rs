@@ -155,6 +155,7 @@ impl Writer<'_> {
                     let stored = Stored {
                         value: new,
                         revision: old.revision,
+                        text: None,
                     };
                     return Ok(Deletion {
                         stored,

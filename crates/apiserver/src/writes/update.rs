@@ -92,6 +92,7 @@ impl Writer<'_> {
                 return Ok(Stored {
                     value: new,
                     revision: old.revision,
+                    text: old.text.filter(|_| unchanged),
                 });
             }
             let mut written = storage
@@ -308,6 +309,7 @@ impl Writer<'_> {
             return Ok(Stored {
                 value: last,
                 revision: old.revision,
+                text: None,
             });
         }
         let storage = &self.resource.storage;

@@ -33,6 +33,8 @@ struct Node {
     owners: Vec<OwnerReference>,
     /// It is being deleted, after its dependents.
     waits: bool,
+    /// It is being deleted, and nothing of that is the garbage collector's.
+    leaves: bool,
 }
 
 /// Objects that own or are owned.
@@ -84,12 +86,14 @@ impl Graph {
         let owners = meta.owner_references.clone().unwrap_or_default();
         let deleting = meta.deletion_timestamp.is_some();
         let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|f| f == finalizer);
+        let held = has(FOREGROUND) || has(ORPHAN);
         let before = self.nodes.insert(
             uid.clone(),
             Node {
                 identity,
                 owners: owners.clone(),
                 waits: deleting && has(FOREGROUND),
+                leaves: deleting && !held,
             },
         );
         let owners_before = before.map(|node| node.owners).unwrap_or_default();
@@ -103,7 +107,6 @@ impl Graph {
                 .insert(uid.clone());
         }
         let mut concerned = Vec::new();
-        let held = has(FOREGROUND) || has(ORPHAN);
         // An owner that is there needs no look, unless it is another object or will take its dependents along.
         let is_new = owners != owners_before;
         let unsure = |owner: &OwnerReference| match self.nodes.get(&owner.uid) {
@@ -112,7 +115,8 @@ impl Graph {
             }
             None => true,
         };
-        if (deleting && held) || owners.iter().any(unsure) {
+        // Of one that is being deleted there is nothing to find out.
+        if (deleting && held) || (!deleting && owners.iter().any(unsure)) {
             concerned.push(uid);
         }
         // An owner that waits for its dependents may have one less to wait for.
@@ -137,6 +141,7 @@ impl Graph {
             return Vec::new();
         }
         let mut concerned: Vec<Uid> = self.dependent_uids(uid);
+        concerned.retain(|uid| !self.nodes.get(uid).is_some_and(|node| node.leaves));
         self.gone.insert(uid, resource);
         if let Some(node) = self.nodes.remove(uid) {
             for owner in node.owners {
@@ -305,6 +310,23 @@ mod tests {
         assert!(!graph.is_gone("o", "others."));
         graph.observe(identity("owner"), &meta("o", &[]), named);
         assert!(!graph.is_gone("o", "pods."), "it is back");
+    }
+
+    #[test]
+    fn what_is_being_deleted_already_is_left_alone() {
+        let mut graph = Graph::default();
+        let leaving = |finalizers: &[&str]| ObjectMeta {
+            deletion_timestamp: Some(Time(Timestamp::UNIX_EPOCH)),
+            finalizers: Some(finalizers.iter().map(|f| (*f).to_owned()).collect()),
+            ..meta("a", &["o"])
+        };
+        graph.observe(identity("owner"), &meta("o", &[]), named);
+        graph.observe(identity("a"), &leaving(&["other"]), named);
+        assert!(graph.remove("o", "pods.").is_empty());
+        let seen = graph.observe(identity("a"), &leaving(&["other"]), named);
+        assert!(seen.is_empty());
+        let seen = graph.observe(identity("a"), &leaving(&[ORPHAN]), named);
+        assert_eq!(seen, ["a"], "its dependents are to be orphaned");
     }
 
     #[test]

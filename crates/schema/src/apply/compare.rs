@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use davit_api::kinds::ListType;
 use serde_json::{Map, Value};
 
-use super::path::{Path, PathElement, equal};
+use super::path::{PathElement, equal};
 use super::set::Set;
 use super::typed::{Atom, List, MapShape, Schema, TypeRef};
 
@@ -21,110 +21,157 @@ pub struct Comparison {
 }
 
 impl Schema<'_> {
-    /// What differs between two objects.
+    /// What differs between two objects. What stands in their `managedFields` does not count.
     pub fn compare(self, old: &Value, new: &Value) -> Comparison {
-        let mut walker = Walker {
-            schema: self,
-            path: Vec::new(),
-            out: Comparison::default(),
-        };
-        walker.value(self.root(), Some(old), Some(new));
-        walker.out
+        let walker = Walker { schema: self };
+        // The object itself cannot be owned, so that nothing is said of it as a whole.
+        walker
+            .value(self.root(), Some(old), Some(new), Depth::Root)
+            .0
     }
 }
 
-struct Walker<'t> {
-    schema: Schema<'t>,
-    path: Path,
-    out: Comparison,
+/// Where a value stands, as far as it matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    Root,
+    Metadata,
+    Below,
 }
 
-impl<'t> Walker<'t> {
-    fn value(&mut self, ty: TypeRef<'t>, old: Option<&Value>, new: Option<&Value>) {
-        let (old_atom, new_atom) = (self.schema.atom(ty, old), self.schema.atom(ty, new));
-        let is_leaf = match (old, new) {
-            (_, None) => self.atom(&old_atom, old, new),
-            (None, _) => self.atom(&new_atom, old, new),
-            _ if old_atom.same_shape(&new_atom) => self.atom(&new_atom, old, new),
-            _ => {
-                self.atom(&old_atom, old, new);
-                self.atom(&new_atom, old, new)
-            }
-        };
-        if !is_leaf {
-            match (old, new) {
-                (None, _) => self.out.added.insert(&self.path),
-                (_, None) => self.out.removed.insert(&self.path),
-                _ => {}
-            }
+/// What became of a value as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Difference {
+    Removed,
+    Modified,
+    Added,
+}
+
+impl Comparison {
+    fn of(&mut self, fate: Difference) -> &mut Set {
+        match fate {
+            Difference::Removed => &mut self.removed,
+            Difference::Modified => &mut self.modified,
+            Difference::Added => &mut self.added,
         }
     }
 
-    /// Compares values of a shape; true if they were compared as a whole.
-    fn atom(&mut self, atom: &Atom<'t>, old: Option<&Value>, new: Option<&Value>) -> bool {
+    /// Enters what was found at a step, and what became of it as a whole.
+    fn enter(&mut self, step: impl Fn() -> PathElement, below: Comparison, fates: Differences) {
+        for (fate, set) in [
+            (Difference::Removed, below.removed),
+            (Difference::Modified, below.modified),
+            (Difference::Added, below.added),
+        ] {
+            if !set.members.is_empty() || !set.children.is_empty() {
+                self.of(fate).children.insert(step(), set);
+            }
+        }
+        for fate in fates.into_iter().flatten() {
+            self.of(fate).members.insert(step());
+        }
+    }
+}
+
+/// At most two: a value that became another kind of value is looked at as both.
+type Differences = [Option<Difference>; 2];
+
+struct Walker<'t> {
+    schema: Schema<'t>,
+}
+
+impl<'t> Walker<'t> {
+    /// What differs below a value, and what became of the value itself.
+    fn value(
+        &self,
+        ty: TypeRef<'t>,
+        old: Option<&Value>,
+        new: Option<&Value>,
+        place: Depth,
+    ) -> (Comparison, Differences) {
+        let mut out = Comparison::default();
+        let (old_atom, new_atom) = (self.schema.atom(ty, old), self.schema.atom(ty, new));
+        let mut atom = |atom: &Atom<'t>| self.atom(atom, old, new, place, &mut out);
+        let mut fates = match (old, new) {
+            (_, None) => [atom(&old_atom), None],
+            (None, _) => [atom(&new_atom), None],
+            _ if old_atom.same_shape(&new_atom) => [atom(&new_atom), None],
+            _ => [atom(&old_atom), atom(&new_atom)],
+        };
+        match (old, new) {
+            (None, _) => fates[0] = Some(Difference::Added),
+            (_, None) => fates[0] = Some(Difference::Removed),
+            _ => {}
+        }
+        (out, fates)
+    }
+
+    /// Compares values of a shape. Answers with what became of them if they were compared as a whole.
+    fn atom(
+        &self,
+        atom: &Atom<'t>,
+        old: Option<&Value>,
+        new: Option<&Value>,
+        place: Depth,
+        out: &mut Comparison,
+    ) -> Option<Difference> {
         match atom {
-            Atom::Scalar(_) => self.leaf(old, new),
+            Atom::Scalar(_) => leaf(old, new),
             Atom::List(list) => {
                 let old_items = old.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
                 let new_items = new.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
                 let empty = old_items.is_empty() && new_items.is_empty();
                 if list.kind == ListType::Atomic || empty {
-                    return self.leaf(old, new);
+                    return leaf(old, new);
                 }
-                self.list(list, old_items, new_items);
-                false
+                self.list(list, old_items, new_items, out);
+                None
             }
             Atom::Map(map) => {
                 let old_map = old.and_then(Value::as_object);
                 let new_map = new.and_then(Value::as_object);
                 let empty = |m: Option<&Map<_, _>>| m.is_none_or(Map::is_empty);
                 if map.atomic || empty(old_map) && empty(new_map) {
-                    return self.leaf(old, new);
+                    return leaf(old, new);
                 }
-                self.map(map, old_map, new_map);
-                false
+                self.map(map, old_map, new_map, place, out);
+                None
             }
-            Atom::None => false,
+            Atom::None => None,
         }
-    }
-
-    fn leaf(&mut self, old: Option<&Value>, new: Option<&Value>) -> bool {
-        match (old, new) {
-            (None, _) => self.out.added.insert(&self.path),
-            (_, None) => self.out.removed.insert(&self.path),
-            (Some(old), Some(new)) if !equal(old, new) => self.out.modified.insert(&self.path),
-            _ => {}
-        }
-        true
     }
 
     fn map(
-        &mut self,
+        &self,
         map: &MapShape<'t>,
         old: Option<&Map<String, Value>>,
         new: Option<&Map<String, Value>>,
+        place: Depth,
+        out: &mut Comparison,
     ) {
-        let entry =
-            |m: Option<&Map<String, Value>>, key: &String| m.is_some_and(|m| m.contains_key(key));
-        let keys = old.into_iter().flat_map(Map::keys);
-        let only_new = new
-            .into_iter()
-            .flat_map(Map::keys)
-            .filter(|key| !entry(old, key));
-        let keys: Vec<&String> = keys.chain(only_new).collect();
-        for key in keys {
-            self.path.push(PathElement::field(key));
-            let ty = self.schema.entry(map, key);
-            self.value(
-                ty,
-                old.and_then(|m| m.get(key)),
-                new.and_then(|m| m.get(key)),
-            );
-            self.path.pop();
+        let of =
+            |m: Option<&'_ Map<String, Value>>, key: &str| m.is_some_and(|m| m.contains_key(key));
+        let in_old = old.into_iter().flat_map(Map::keys);
+        let only_new = new.into_iter().flat_map(Map::keys);
+        let only_new = only_new.filter(|key| !of(old, key));
+        for key in in_old.chain(only_new) {
+            if place == Depth::Metadata && key == "managedFields" {
+                continue;
+            }
+            let (old, new) = (old.and_then(|m| m.get(key)), new.and_then(|m| m.get(key)));
+            if is_same(old, new) {
+                continue;
+            }
+            let below = match place {
+                Depth::Root if key == "metadata" => Depth::Metadata,
+                _ => Depth::Below,
+            };
+            let (found, fates) = self.value(self.schema.entry(map, key), old, new, below);
+            out.enter(|| PathElement::field(key), found, fates);
         }
     }
 
-    fn list(&mut self, list: &List<'t>, old: &[Value], new: &[Value]) {
+    fn list(&self, list: &List<'t>, old: &[Value], new: &[Value], out: &mut Comparison) {
         let mut elements: BTreeMap<PathElement, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
         for value in old {
             if let Ok(step) = self.schema.element(list, value) {
@@ -137,33 +184,50 @@ impl<'t> Walker<'t> {
             }
         }
         for (step, (old, new)) in elements {
-            self.path.push(step);
-            match (&old[..], &new[..]) {
+            let value = |old, new| self.value(list.item, old, new, Depth::Below);
+            let (found, fates) = match (&old[..], &new[..]) {
                 ([] | [_], [] | [_]) => {
-                    self.value(list.item, old.first().copied(), new.first().copied());
+                    let (old, new) = (old.first().copied(), new.first().copied());
+                    if is_same(old, new) {
+                        continue;
+                    }
+                    value(old, new)
                 }
                 // Elements that stand twice are compared as a whole.
                 ([_, _, ..], [_, _, ..]) => {
                     let same = old.len() == new.len()
                         && old.iter().zip(&new).all(|(old, new)| equal(old, new));
-                    if !same {
-                        self.out.modified.insert(&self.path);
-                    }
+                    let fate = (!same).then_some(Difference::Modified);
+                    (Comparison::default(), [fate, None])
                 }
                 ([_, _, ..], _) => {
-                    if let Some(new) = new.first() {
-                        self.value(list.item, None, Some(new));
-                    }
-                    self.out.removed.insert(&self.path);
+                    let new = new.first().copied();
+                    let (found, [fate, _]) =
+                        new.map_or_else(Default::default, |new| value(None, Some(new)));
+                    (found, [fate, Some(Difference::Removed)])
                 }
                 (_, _) => {
-                    if let Some(old) = old.first() {
-                        self.value(list.item, Some(old), None);
-                    }
-                    self.out.added.insert(&self.path);
+                    let old = old.first().copied();
+                    let (found, [fate, _]) =
+                        old.map_or_else(Default::default, |old| value(Some(old), None));
+                    (found, [fate, Some(Difference::Added)])
                 }
-            }
-            self.path.pop();
+            };
+            out.enter(|| step.clone(), found, fates);
         }
     }
+}
+
+/// What became of a value that is compared as a whole.
+fn leaf(old: Option<&Value>, new: Option<&Value>) -> Option<Difference> {
+    match (old, new) {
+        (None, _) => Some(Difference::Added),
+        (_, None) => Some(Difference::Removed),
+        (Some(old), Some(new)) => (!equal(old, new)).then_some(Difference::Modified),
+    }
+}
+
+/// Whether both are there and the same, so that nothing below them differs.
+fn is_same(old: Option<&Value>, new: Option<&Value>) -> bool {
+    matches!((old, new), (Some(old), Some(new)) if equal(old, new))
 }

@@ -66,13 +66,16 @@ impl Filter {
     }
 
     /// The fields of a set that count.
-    pub(super) fn filter(&self, set: &Set) -> Set {
+    pub(super) fn filter(&self, mut set: Set) -> Set {
         match self {
-            Filter::All => set.clone(),
-            Filter::Except(fields) => set.recursive_difference(fields),
+            Filter::All => set,
+            Filter::Except(fields) => {
+                set.take_below(fields);
+                set
+            }
             Filter::Only(paths) => {
                 let paths: Vec<&[Option<&str>]> = paths.iter().map(Vec::as_slice).collect();
-                only(set, &paths)
+                only(&set, &paths)
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Sets of fields.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::path::{Path, PathElement};
@@ -69,16 +70,31 @@ impl Set {
     /// The paths of either set.
     pub fn union(&self, other: &Set) -> Set {
         let mut out = self.clone();
-        out.members.extend(other.members.iter().cloned());
-        for (step, child) in &other.children {
-            match out.children.get_mut(step) {
-                Some(mine) => *mine = mine.union(child),
-                None => {
-                    out.children.insert(step.clone(), child.clone());
+        out.add(other.clone());
+        out
+    }
+
+    /// Adds the paths of another set.
+    pub(super) fn add(&mut self, other: Set) {
+        self.members.extend(other.members);
+        for (step, child) in other.children {
+            match self.children.entry(step) {
+                Entry::Occupied(mut mine) => mine.get_mut().add(child),
+                Entry::Vacant(place) => {
+                    place.insert(child);
                 }
             }
         }
-        out
+    }
+
+    /// Whether a path is in both sets.
+    pub fn touches(&self, other: &Set) -> bool {
+        let member = |step: &PathElement| self.members.contains(step);
+        other.members.iter().any(member)
+            || other.children.iter().any(|(step, theirs)| {
+                let mine = self.children.get(step);
+                mine.is_some_and(|mine| mine.touches(theirs))
+            })
     }
 
     /// The paths of both sets.
@@ -101,6 +117,20 @@ impl Set {
     /// The paths of this set that are neither in the other nor below one that is.
     pub fn recursive_difference(&self, other: &Set) -> Set {
         self.without(other, true)
+    }
+
+    /// Makes the set its [recursive difference](Set::recursive_difference) to another.
+    pub(super) fn take_below(&mut self, other: &Set) {
+        self.members.retain(|step| !other.members.contains(step));
+        self.children.retain(|step, child| {
+            if other.members.contains(step) {
+                return false;
+            }
+            if let Some(theirs) = other.children.get(step) {
+                child.take_below(theirs);
+            }
+            !child.is_empty()
+        });
     }
 
     fn without(&self, other: &Set, recursive: bool) -> Set {

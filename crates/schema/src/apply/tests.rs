@@ -274,7 +274,7 @@ fn strategies_reset_what_a_request_may_not_change() {
     .unwrap();
     let left = |group, plural, subresource| {
         let filter = Filter::of(group, plural, subresource, true);
-        filter.filter(&set).to_fields_v1()
+        filter.filter(set.clone()).to_fields_v1()
     };
     assert_eq!(left("", "pods", "").get("f:status"), None);
     assert_eq!(
@@ -493,6 +493,10 @@ mod laws {
                 }
             }
             prop_assert!(a.leaves().difference(&a).is_empty());
+            prop_assert_eq!(a.touches(&b), !both.is_empty());
+            let mut left = a.clone();
+            left.take_below(&b);
+            prop_assert_eq!(left, a.recursive_difference(&b));
         }
 
         #[test]

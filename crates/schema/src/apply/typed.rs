@@ -351,9 +351,40 @@ impl<'t> Schema<'t> {
     /// The set with the paths below values that have become one value replaced by the value's own;
     /// none if there are none.
     pub(super) fn reconcile(self, set: &Set) -> Option<Set> {
+        if !self.has_atomic(self.root(), Some(set), false) {
+            return None;
+        }
         let mut changed = Set::default();
         self.find_atomic(self.root(), Some(set), false, &mut Vec::new(), &mut changed);
         (!changed.is_empty()).then(|| set.recursive_difference(&changed).union(&changed))
+    }
+
+    /// Whether a value on the way to a path of the set, or at its end, has become one value.
+    fn is_one(self, ty: TypeRef<'t>, set: Option<&Set>) -> Option<bool> {
+        match self.node(ty) {
+            Node::One(Atom::Map(map)) => Some(map.atomic && set.is_some_and(|s| !s.is_empty())),
+            Node::One(Atom::List(list)) => Some(list.kind == ListType::Atomic),
+            Node::Untyped => Some(set.is_some_and(|s| !s.is_empty())),
+            _ => None,
+        }
+    }
+
+    /// Whether [`Schema::find_atomic`] would find something.
+    fn has_atomic(self, ty: TypeRef<'t>, set: Option<&Set>, whole: bool) -> bool {
+        let Some(atomic) = self.is_one(ty, set) else {
+            return false;
+        };
+        if atomic && !whole {
+            return true;
+        }
+        set.is_some_and(|set| {
+            let below = |step| self.below(ty, step);
+            let leaf = |step: &&PathElement| !set.children.contains_key(*step);
+            let mut children = set.children.iter();
+            let mut leaves = set.members.iter().filter(leaf);
+            children.any(|(step, child)| self.has_atomic(below(step), Some(child), false))
+                || leaves.any(|step| self.has_atomic(below(step), None, true))
+        })
     }
 
     fn find_atomic(
@@ -364,11 +395,8 @@ impl<'t> Schema<'t> {
         path: &mut Path,
         changed: &mut Set,
     ) {
-        let atomic = match self.node(ty) {
-            Node::One(Atom::Map(map)) => map.atomic && set.is_some_and(|s| !s.is_empty()),
-            Node::One(Atom::List(list)) => list.kind == ListType::Atomic,
-            Node::Untyped => set.is_some_and(|s| !s.is_empty()),
-            _ => return,
+        let Some(atomic) = self.is_one(ty, set) else {
+            return;
         };
         if atomic && !whole {
             changed.insert(path);

@@ -1,6 +1,7 @@
 //! Who owns what after a request, and what an applied configuration makes of an object.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use serde_json::Value;
 
@@ -47,12 +48,12 @@ impl Updater<'_> {
         let comparison = changes
             .remove(self.api_version)
             .unwrap_or_else(|| self.compare(self.schema, live, new));
-        let set = mine
-            .unwrap_or_default()
-            .difference(&comparison.removed)
-            .union(&comparison.modified)
-            .union(&comparison.added);
-        let set = self.filter.filter(&set);
+        let mut set = mine
+            .map(|mine| mine.difference(&comparison.removed))
+            .unwrap_or_default();
+        set.add(comparison.modified);
+        set.add(comparison.added);
+        let set = self.filter.filter(set);
         if !set.is_empty() {
             let api_version = self.api_version.to_owned();
             managers.insert(manager.clone(), Owned { set, api_version });
@@ -72,7 +73,7 @@ impl Updater<'_> {
         let mut managers = self.reconcile(managers);
         let merged = self.schema.merge(live, applied);
         let last = managers.remove(manager);
-        let set = self.filter.filter(&self.schema.fields(applied));
+        let set = self.filter.filter(self.schema.fields(applied));
         let api_version = self.api_version.to_owned();
         managers.insert(manager.clone(), Owned { set, api_version });
         let new = self.prune(merged, &managers, last.as_ref());
@@ -90,9 +91,9 @@ impl Updater<'_> {
     fn compare(&self, schema: Schema<'_>, live: &Value, new: &Value) -> Comparison {
         let all = schema.compare(live, new);
         Comparison {
-            removed: self.filter.filter(&all.removed),
-            modified: self.filter.filter(&all.modified),
-            added: self.filter.filter(&all.added),
+            removed: self.filter.filter(all.removed),
+            modified: self.filter.filter(all.modified),
+            added: self.filter.filter(all.added),
         }
     }
 
@@ -229,11 +230,11 @@ fn settle(mut managers: Ownership, changes: &Changes, manager: &Manager) -> Owne
         let Some(change) = changes.0.get(&owned.api_version) else {
             return false;
         };
-        let changed = change.modified.union(&change.added);
-        owned.set = owned
-            .set
-            .difference(&owned.set.intersection(&changed))
-            .difference(&change.removed);
+        for taken in [&change.modified, &change.added, &change.removed] {
+            if owned.set.touches(taken) {
+                owned.set = owned.set.difference(taken);
+            }
+        }
         !owned.set.is_empty()
     });
     managers
@@ -278,8 +279,9 @@ pub(super) fn untracked() -> Set {
 impl Managers {
     /// Takes the paths that are never tracked from a manager.
     pub(super) fn strip_untracked(&mut self, manager: &Manager) {
+        static UNTRACKED: LazyLock<Set> = LazyLock::new(untracked);
         if let Some(owned) = self.owned.get_mut(manager) {
-            owned.set = owned.set.difference(&untracked());
+            owned.set = owned.set.difference(&UNTRACKED);
             if owned.set.is_empty() {
                 self.owned.remove(manager);
             }

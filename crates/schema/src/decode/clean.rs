@@ -26,20 +26,31 @@ pub(super) fn is_kept(types: &TypeTable, field: &Field, value: &Value) -> bool {
 
 /// Adds what Go writes for fields that were not given.
 pub(super) fn complete(types: &TypeTable, id: TypeId, object: &mut Map<String, Value>) {
-    for field in types.fields(id) {
+    for field in types.fields_of_absence(id) {
         if field.nullable || object.contains_key(&*field.name) {
             continue;
         }
-        let ty = types.resolve_type(&field.ty);
-        let value = match ty {
-            FieldType::Named(_) => struct_zero(types, ty),
-            _ if field.required || field.written => scalar_zero(ty),
-            _ => None,
-        };
-        if let Some(value) = value {
+        if let Some(value) = unsaid(types, field) {
             object.insert(field.name.to_string(), value);
         }
     }
+}
+
+/// What Go writes for a field, no pointer, that was not given.
+fn unsaid(types: &TypeTable, field: &Field) -> Option<Value> {
+    let ty = types.resolve_type(&field.ty);
+    match ty {
+        FieldType::Named(_) => struct_zero(types, ty),
+        _ if field.required || field.written => scalar_zero(ty),
+        _ => None,
+    }
+}
+
+/// Whether nothing is missing that [`complete`] would add.
+pub(super) fn is_complete(types: &TypeTable, id: TypeId, object: &Map<String, Value>) -> bool {
+    types.fields_of_absence(id).all(|field| {
+        field.nullable || object.contains_key(&*field.name) || unsaid(types, field).is_none()
+    })
 }
 
 fn scalar_zero(ty: &FieldType) -> Option<Value> {

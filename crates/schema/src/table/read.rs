@@ -28,6 +28,21 @@ static OBJECT: Keep = Keep::Except(&[(
 
 const CONTAINER: Keep = Keep::Only(&[("name", Keep::All), ("restartPolicy", Keep::All)]);
 
+const CONTAINER_STATUSES: Keep = Keep::Only(&[
+    ("name", Keep::All),
+    ("ready", Keep::All),
+    ("started", Keep::All),
+    ("restartCount", Keep::All),
+    ("state", Keep::All),
+    ("lastState", Keep::All),
+]);
+
+const CONDITIONS: Keep = Keep::Only(&[
+    ("type", Keep::All),
+    ("status", Keep::All),
+    ("reason", Keep::All),
+]);
+
 static POD: Keep = Keep::Only(&[
     (
         "metadata",
@@ -46,7 +61,19 @@ static POD: Keep = Keep::Only(&[
             ("initContainers", CONTAINER),
         ]),
     ),
-    ("status", Keep::All),
+    (
+        "status",
+        Keep::Only(&[
+            ("phase", Keep::All),
+            ("reason", Keep::All),
+            ("podIP", Keep::All),
+            ("podIPs", Keep::All),
+            ("nominatedNodeName", Keep::All),
+            ("conditions", CONDITIONS),
+            ("initContainerStatuses", CONTAINER_STATUSES),
+            ("containerStatuses", CONTAINER_STATUSES),
+        ]),
+    ),
 ]);
 
 /// What the cells of a built-in kind and the conditions of its row are made of, read from an object's JSON.
@@ -128,14 +155,41 @@ impl<'de> Visitor<'de> for &Keep {
 
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Value, A::Error> {
         let mut fields = Map::new();
-        while let Some(key) = object.next_key::<String>()? {
-            let keep = self.of(&key);
-            if matches!(keep, Keep::Nothing) {
-                object.next_value::<IgnoredAny>()?;
-            } else {
-                fields.insert(key, object.next_value_seed(keep)?);
+        while let Some(kept) = object.next_key_seed(KeyOf(self))? {
+            match kept {
+                Some((key, keep)) => {
+                    fields.insert(key, object.next_value_seed(keep)?);
+                }
+                None => {
+                    object.next_value::<IgnoredAny>()?;
+                }
             }
         }
         Ok(Value::Object(fields))
+    }
+}
+
+/// A key, and what is kept of its value; nothing is made of keys whose values are not kept.
+struct KeyOf<'k>(&'k Keep);
+
+impl<'de, 'k> DeserializeSeed<'de> for KeyOf<'k> {
+    type Value = Option<(String, &'k Keep)>;
+
+    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<Self::Value, D::Error> {
+        input.deserialize_str(self)
+    }
+}
+
+impl<'k> Visitor<'_> for KeyOf<'k> {
+    type Value = Option<(String, &'k Keep)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
+        let keep = self.0.of(key);
+        let is_kept = !matches!(keep, Keep::Nothing);
+        Ok(is_kept.then(|| (key.to_owned(), keep)))
     }
 }
