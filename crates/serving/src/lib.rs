@@ -367,7 +367,11 @@ fn verb(method: &Method) -> &'static str {
 
 /// `ok`, or the list of checks where that is asked for or one of them fails.
 fn health(path: &str, checks: &[(&str, bool)], verbose: bool) -> Response<Full<Bytes>> {
-    let name = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    let name = path
+        .trim_start_matches('/')
+        .split('/')
+        .next()
+        .unwrap_or_default();
     let well = checks.iter().all(|(_, ok)| *ok);
     if well && !verbose {
         return text(StatusCode::OK, "ok");
