@@ -252,7 +252,8 @@ mod tests {
 
     #[test]
     fn a_device_is_a_file_and_has_no_mount_options() {
-        let claim = claim(json!({"volumeMode": "Block"}));
+        let claim = claim(json!({"volumeMode": "Block",
+            "resources": {"requests": {"storage": "1Mi"}}}));
         let class: StorageClass = serde_json::from_value(json!({"metadata": {"name": "standard"},
             "provisioner": local::PROVISIONER, "mountOptions": ["noexec"]}))
         .unwrap();
