@@ -9,7 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders whose files are looked at.
-const FOLDERS: [&str; 3] = [
+const FOLDERS: [&str; 4] = [
+    "crates/disk/src",
     "crates/oci/src",
     "crates/containermanager/src",
     "crates/node/src",
@@ -62,6 +63,22 @@ const CALLS: [&str; 41] = [
 
 /// Files that may, and why.
 const MAY: &[(&str, &str)] = &[
+    (
+        "disk/src/copy.rs",
+        "the directory of the node's local volumes, to write it out; what is copied is reached through `beneath`",
+    ),
+    (
+        "disk/src/directories",
+        "the directory of the node's local volumes; what pods write is removed through `beneath`",
+    ),
+    (
+        "disk/src/loop_device.rs",
+        "loop devices of the host in /dev and /sys/block",
+    ),
+    (
+        "disk/src/published.rs",
+        "volume directories of the node; their content goes through `beneath`",
+    ),
     (
         "oci/src/cdi.rs",
         "CDI specifications below /etc/cdi and /var/run/cdi",
@@ -187,10 +204,6 @@ const MAY: &[(&str, &str)] = &[
         "credential providers and their configuration, records of pulls",
     ),
     ("node/src/kubelet_config", "the kubelet's configuration"),
-    (
-        "node/src/local_volumes/",
-        "the directory of the node's local volumes; what pods write is removed through `beneath`",
-    ),
     ("node/src/machine", "/proc and /sys of the host"),
     ("node/src/resize/", "the record of resizes"),
     ("node/src/security.rs", "the kernel's list of processors"),

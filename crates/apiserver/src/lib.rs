@@ -53,7 +53,6 @@ mod service_endpoints;
 mod storage;
 mod stored_form;
 mod subresources;
-mod tls;
 pub mod version;
 mod virtuals;
 mod websocket;

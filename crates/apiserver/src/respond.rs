@@ -351,7 +351,6 @@ pub(crate) fn write_partial_of(body: &mut Vec<u8>, json: &[u8], version: &str) {
 
 /// Writes what [`partial`] makes of an object with the text of its metadata.
 fn write_partial_with(body: &mut Vec<u8>, metadata: &[u8], version: &str) {
-    // writing to a Vec cannot fail
     let _ = write!(
         body,
         "{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/{version}\",\"metadata\":"

@@ -1,10 +1,14 @@
 //! From what pods use to how many there should be.
 //!
 //! Pods that are not ready yet, that fail or that are ended count less than others, so that what is not known leads to
-//! the smaller change. Specified in
+//! the smaller change; how fast a change may be is for [`ScalingHistory`] to say. Specified in
 //! <https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/#algorithm-details>.
 //! No I/O and no clock.
 #![forbid(unsafe_code)]
+
+mod behavior;
+
+pub use behavior::{Normalized, ScalingCondition, ScalingHistory, least};
 
 use davit_api::quantity::Quantity;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};

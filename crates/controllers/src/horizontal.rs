@@ -1,9 +1,8 @@
 //! Horizontal pod autoscalers: the number of replicas follows metrics.
 //!
-//! [`davit_autoscaling`] says how many replicas a metric asks for, [`behavior`] how fast that may happen, [`metrics`] asks the
+//! [`davit_autoscaling`] says how many replicas a metric asks for, [`ScalingHistory`] how fast that may happen, [`metrics`] asks the
 //! metrics APIs. Specified in <https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/>.
 
-mod behavior;
 mod metrics;
 mod proposals;
 mod selectors;
@@ -12,8 +11,8 @@ use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
 use crate::scale::{ScaleError, Scales, Target};
 use async_trait::async_trait;
-use behavior::{History, least};
 use davit_api::labels::Selector;
+use davit_autoscaling::{ScalingHistory, least};
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::autoscaling::v2::{
@@ -72,7 +71,7 @@ struct Autoscaler {
     scales: Scales,
     metrics: Metrics,
     events: EventRecorder,
-    history: Mutex<HashMap<ObjectKey, History>>,
+    history: Mutex<HashMap<ObjectKey, ScalingHistory>>,
     selectors: Selectors,
 }
 
@@ -167,7 +166,9 @@ impl Autoscaler {
             .as_ref()
             .and_then(|spec| spec.replicas)
             .unwrap_or(0);
-        self.with_history(key, |history| history.begin(current, Instant::now()));
+        self.with_history(key, |history| {
+            history.begin(current, Instant::now().into_std());
+        });
         let before = (current, look.status.desired_replicas);
         let Ok((desired, reason)) = self.desired(key, hpa, &scale, current, look).await else {
             look.status.current_replicas = Some(before.0);
@@ -184,7 +185,7 @@ impl Autoscaler {
         }
     }
 
-    fn with_history<T>(&self, key: &ObjectKey, work: impl FnOnce(&mut History) -> T) -> T {
+    fn with_history<T>(&self, key: &ObjectKey, work: impl FnOnce(&mut ScalingHistory) -> T) -> T {
         work(self.history.lock().entry(key.clone()).or_default())
     }
 
@@ -227,7 +228,7 @@ impl Autoscaler {
             std::cmp::Ordering::Equal => String::new(),
         };
         let normalized = self.with_history(key, |history| {
-            history.normalize(spec, current, wanted, Instant::now())
+            history.normalize(spec, current, wanted, Instant::now().into_std())
         });
         let (is_true, reason, message) = normalized.able;
         look.condition("AbleToScale", is_true, reason, message);
@@ -370,7 +371,7 @@ impl Autoscaler {
                 self.events
                     .normal(&object_ref(hpa), "SuccessfulRescale", text);
                 self.with_history(key, |history| {
-                    history.changed(current, desired, Instant::now());
+                    history.changed(current, desired, Instant::now().into_std());
                 });
                 look.status.last_scale_time = Some(Time(Timestamp::now()));
                 true

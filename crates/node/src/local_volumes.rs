@@ -3,16 +3,12 @@
 //! The controller makes and removes objects, the node makes and removes directories and says so by an annotation of the
 //! volume. It sees only volumes that carry its label, and goes by their names, never by the paths that they say.
 
-mod copy;
-mod directories;
-
 use crate::context::Context;
 use davit_client::{Informer, object_ref};
+use davit_disk::{Directories, DirectoryError, VolumeForm, VolumeRecord};
 use davit_task::Task;
 use davit_volume::binding::{claim_ref, uid_of};
 use davit_volume::local::{self, NodeStorage, State};
-pub(crate) use directories::{Directories, Record};
-use directories::{Error, Form};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -128,18 +124,18 @@ fn said_size(volume: &PersistentVolume) -> Option<u64> {
     local::made_bytes(volume)
 }
 
-fn form_of(volume: &PersistentVolume) -> Form {
-    told_size(volume).map_or(Form::Directory, Form::Image)
+fn form_of(volume: &PersistentVolume) -> VolumeForm {
+    told_size(volume).map_or(VolumeForm::Directory, VolumeForm::Image)
 }
 
 /// Whose a volume is, if it is one of davit's own provisioner.
-pub(crate) fn own_record(volume: &PersistentVolume) -> Option<Record> {
+pub(crate) fn own_record(volume: &PersistentVolume) -> Option<VolumeRecord> {
     local::is_ours(volume).then(|| record_of(volume)).flatten()
 }
 
-fn record_of(volume: &PersistentVolume) -> Option<Record> {
+fn record_of(volume: &PersistentVolume) -> Option<VolumeRecord> {
     let reference = claim_ref(volume)?;
-    Some(Record {
+    Some(VolumeRecord {
         pv: volume.metadata.name.clone()?,
         namespace: reference.namespace.clone()?,
         claim: reference.name.clone()?,
@@ -255,7 +251,7 @@ impl Keeper {
         self.say(&name, state, told_size(volume)).await
     }
 
-    fn report(&self, volume: &PersistentVolume, wish: Wish, error: &Error) {
+    fn report(&self, volume: &PersistentVolume, wish: Wish, error: &DirectoryError) {
         let reason = match wish {
             Wish::Remove => "VolumeFailedDelete",
             Wish::Find => "VolumeMissing",

@@ -3,7 +3,6 @@
 //! What is mounted is known from the disk and the kernel alone: nothing has to be remembered over a restart. Kinds that
 //! are not built are refused with an error that says so.
 
-pub mod atomic;
 mod block;
 mod claims;
 mod csi;
@@ -13,6 +12,7 @@ mod error;
 mod file_waits;
 mod flex;
 mod fs_group;
+mod helper;
 mod host_path;
 mod local;
 mod locks;
@@ -33,7 +33,6 @@ pub use stats::{ClaimName, VolumeFigures};
 pub(crate) use sub_paths::{SubPath, too_many as too_many_sub_paths};
 
 use crate::env::NodeFacts;
-use crate::local_volumes::Directories;
 use crate::objects::ObjectSource;
 use crate::paths::{PRIVATE_DIR, Paths};
 use crate::pod::PodExt;
@@ -42,6 +41,7 @@ use davit_beneath::mountinfo::{is_there, mount_points};
 use davit_beneath::{Links, Root, private_dir};
 use davit_client::{EventRecorder, Informer};
 use davit_csi::Drivers;
+use davit_disk::{Directories, published};
 use davit_flexvolume::{DEFAULT_PLUGIN_DIR, FlexDrivers};
 use error::io_error;
 use file_waits::FileWaits;
@@ -148,7 +148,7 @@ impl Volumes {
             drivers: Arc::default(),
             flex_drivers: FlexDrivers::new(PathBuf::from(DEFAULT_PLUGIN_DIR)),
             own: None,
-            helpers: nfs::helper_dirs(),
+            helpers: helper::dirs(),
             node_name: String::new(),
             node: None,
             look: Arc::default(),
@@ -380,7 +380,7 @@ impl Volumes {
                     .mount_memory(&target, None)
                     .map_err(io_error("cannot mount tmpfs"))?;
             }
-            atomic::write(&target, &projection, group)
+            published::write(&target, &projection, group)
                 .map_err(io_error("cannot write the volume's files"))
         })
         .await?;

@@ -6,6 +6,7 @@
 
 mod examine;
 mod kubeconfig;
+mod serving;
 mod store;
 
 use std::net::IpAddr;
@@ -23,6 +24,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 pub use davit_webhook::tls::Identity;
 pub use examine::{PkiSummary, examine};
 pub use kubeconfig::{Kubeconfig, write_kubeconfig};
+pub use serving::{ServingIdentity, server_config};
 use store::{read_optional, write_private, write_public};
 
 /// No certificate's validity is counted from before this year, whatever the clock says.

@@ -41,7 +41,8 @@ pub use self::mirror::{Followed, Index, Mirror};
 pub use self::object::{CachedObject, Decode, Filter, Header, Predicate};
 pub(crate) use self::resource_version::with_resource_version;
 pub use self::resource_version::{
-    append_with_resource_version, metadata_of, metadata_range, remove_resource_version,
+    append_with_resource_version, copy_without_owners, metadata_of, metadata_range,
+    remove_resource_version,
 };
 pub use self::ring::RingLimits;
 use self::state::Shared;

@@ -85,6 +85,24 @@ pub fn metadata_range(json: &[u8]) -> Option<Range<usize>> {
     None
 }
 
+/// Writes into `to` an object of a built-in kind without the `managedFields` of its metadata; they are often the most of it, and
+/// are declared last there. `metadata` is where its text lies ([`metadata_range`]).
+pub fn copy_without_owners(json: &[u8], metadata: Range<usize>, to: &mut Vec<u8>) {
+    // Quotes in texts have a backslash before them, and no list in maps of the metadata has a name: this is the field.
+    const FIELD: &[u8] = b",\"managedFields\":[";
+    to.clear();
+    let fields = &json[metadata.clone()];
+    let cut = fields.windows(FIELD.len()).position(|text| text == FIELD);
+    match cut {
+        Some(cut) => {
+            to.extend_from_slice(&json[..metadata.start + cut]);
+            to.push(b'}');
+            to.extend_from_slice(&json[metadata.end..]);
+        }
+        None => to.extend_from_slice(json),
+    }
+}
+
 /// Takes `metadata.resourceVersion` out of the JSON text of an object; other bytes are unchanged.
 pub fn remove_resource_version(json: &mut String) {
     if let Some(range) = resource_version_field(json.as_bytes()) {
@@ -424,6 +442,24 @@ mod tests {
             let _ = with_resource_version(text.as_bytes(), 1);
             let _ = with_resource_version(format!("{{{text}").as_bytes(), 1);
             let _ = with_resource_version(format!("{{\"metadata\":{{{text}").as_bytes(), 1);
+        }
+    }
+
+    #[test]
+    fn owners_of_fields_are_left_out() {
+        let metadata = concat!(
+            r#"{"name":"p","labels":{"a":"x"},"annotations":"#,
+            r#"{"a":",\"managedFields\":[","managedFields":"[","z":"\\"}"#,
+        );
+        let owners = r#","managedFields":[{"manager":"m","fieldsV1":{"f:managedFields":{}}}]"#;
+        let object = |owners: &str| {
+            format!(r#"{{"kind":"Pod","metadata":{metadata}{owners}}},"spec":{{"nodeName":"n"}}}}"#)
+        };
+        for owned in [object(owners), object("")] {
+            let mut left = b"of another".to_vec();
+            let at = metadata_range(owned.as_bytes()).unwrap();
+            copy_without_owners(owned.as_bytes(), at, &mut left);
+            assert_eq!(String::from_utf8(left).unwrap(), object(""));
         }
     }
 }

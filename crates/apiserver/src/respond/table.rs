@@ -8,7 +8,7 @@ use davit_api::kinds;
 use davit_api::status::Status;
 use davit_schema::ordered::Ordered;
 use davit_schema::table;
-use davit_watchcache::metadata_range;
+use davit_watchcache::{copy_without_owners, metadata_range};
 use serde_json::{Value, json};
 
 use super::{Item, ListMeta, is_ordered, partial, write_partial, write_partial_with};
@@ -200,24 +200,6 @@ impl Rows<'_> {
     }
 }
 
-/// Writes into `to` an object of a built-in kind without the `managedFields` of its metadata, which are often the most of it,
-/// are on no row, and are declared last.
-fn copy_without_owners(json: &[u8], metadata: Range<usize>, to: &mut Vec<u8>) {
-    // Quotes in texts have a backslash before them, and no list in maps of the metadata has a name: this is the field.
-    const FIELD: &[u8] = b",\"managedFields\":[";
-    to.clear();
-    let fields = &json[metadata.clone()];
-    let cut = fields.windows(FIELD.len()).position(|text| text == FIELD);
-    match cut {
-        Some(cut) => {
-            to.extend_from_slice(&json[..metadata.start + cut]);
-            to.push(b'}');
-            to.extend_from_slice(&json[metadata.end..]);
-        }
-        None => to.extend_from_slice(json),
-    }
-}
-
 /// Begins a row: all but its object.
 fn write_cells(body: &mut Vec<u8>, (cells, conditions): (Vec<Value>, Vec<Value>)) {
     // writing to a Vec cannot fail, nor can values with string keys
@@ -233,25 +215,4 @@ fn write_cells(body: &mut Vec<u8>, (cells, conditions): (Vec<Value>, Vec<Value>)
         body.push(b']');
     }
     body.extend_from_slice(b",\"object\":");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn owners_of_fields_are_left_out_of_what_is_read() {
-        let pod = json!({"kind": "Pod", "apiVersion": "v1",
-            "metadata": {"name": "p", "labels": {"a": "x"},
-                "annotations": {"a": ",\"managedFields\":[", "managedFields": "[", "z": "\\"},
-                "managedFields": [{"manager": "m", "operation": "Update", "fieldsV1": {"f:managedFields": {}}}]},
-            "spec": {"nodeName": "n", "containers": []}});
-        let text = ordered(&pod).to_json();
-        let at = metadata_range(text.as_bytes()).unwrap();
-        let mut left = Vec::new();
-        copy_without_owners(text.as_bytes(), at, &mut left);
-        let mut expected = pod;
-        crate::object::remove_meta(&mut expected, &["managedFields"]);
-        assert_eq!(serde_json::from_slice::<Value>(&left).unwrap(), expected);
-    }
 }

@@ -9,8 +9,7 @@ use davit_webhook::tls::ShownIdentity;
 use tokio_util::sync::CancellationToken;
 
 use super::{ApiServer, Error};
-use crate::tls::ServingIdentity;
-use davit_pki::{Identity, Pki, PkiError};
+use davit_pki::{Identity, Pki, PkiError, ServingIdentity};
 
 /// How often certificates are looked at. They are renewed a year before their end, and clocks of devices jump.
 const INTERVAL: Duration = Duration::from_secs(3600);

@@ -10,7 +10,6 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::{ApiServer, Error, endpoints, identities, identity_lease, listen, publish, reload};
-use crate::tls;
 
 /// Between looks at the claims on node ports.
 const NODE_PORTS: Duration = Duration::from_secs(3 * 60);
@@ -115,7 +114,7 @@ impl ApiServer {
     fn acceptor(&self) -> Result<TlsAcceptor, Error> {
         let pki = self.pki.as_ref().ok_or(Error::NoDataDir)?;
         let identity = self.identities.serving().ok_or(Error::NoDataDir)?;
-        let config = tls::server_config(identity, pki.ca_certificate())?;
+        let config = davit_pki::server_config(identity, pki.ca_certificate())?;
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 }

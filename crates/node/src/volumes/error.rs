@@ -142,7 +142,7 @@ pub enum Cause {
     Device(#[from] super::device_mount::DeviceError),
     /// A program of the host that mounts.
     #[error(transparent)]
-    Helper(#[from] super::nfs::HelperError),
+    Helper(#[from] super::helper::HelperError),
     /// The node takes no more volumes of this driver.
     #[error("{message}")]
     AttachLimit {

@@ -6,10 +6,11 @@ use super::claims::Claimed;
 use super::error::{Cause, io_error};
 use super::node_expand::When;
 use super::{Ready, Volumes, blocking, device_mount, fs_group, mount_options};
-use crate::local_volumes::{Directories, Record, own_record};
+use crate::local_volumes::own_record;
 use crate::paths::PRIVATE_DIR;
 use crate::pod::PodExt;
 use davit_beneath::private_dir;
+use davit_disk::{Directories, VolumeRecord};
 use davit_volume::local::State;
 use k8s_openapi::api::core::v1::{LocalVolumeSource, Pod};
 use rustix::fs::FileType;
@@ -139,7 +140,7 @@ fn find(path: &str) -> Result<LocalPath, Cause> {
 
 impl Volumes {
     /// Where the image of a device is that davit's own provisioner keeps on this node.
-    fn own_image(&self, claimed: &Claimed) -> Result<Option<(Directories, Record)>, Cause> {
+    fn own_image(&self, claimed: &Claimed) -> Result<Option<(Directories, VolumeRecord)>, Cause> {
         let Some(record) = own_record(&claimed.volume) else {
             return Ok(None);
         };

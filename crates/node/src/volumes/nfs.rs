@@ -1,46 +1,19 @@
 //! NFS volumes, which the host's `mount.nfs` mounts for each pod (spec storage.md 7.2).
 
 use super::error::{Cause, io_error};
-use super::{Ready, Volumes, blocking, missing, unmount_below};
+use super::{Ready, Volumes, blocking, helper, missing, unmount_below};
 use crate::paths::PRIVATE_DIR;
 use crate::pod::PodExt;
 use davit_beneath::private_dir;
-use davit_flexvolume::process;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{NFSVolumeSource, Pod};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Directory of such volumes below a pod's.
 pub(super) const PLUGIN: &str = "kubernetes.io~nfs";
 const HELPER: &str = "mount.nfs";
-/// How long mounting may take. A server that does not answer is asked again with the next try.
-const LIMIT: Duration = Duration::from_secs(120);
-/// Where helpers are that are not on the path of services.
-const SYSTEM_DIRS: [&str; 2] = ["/usr/sbin", "/sbin"];
-/// As mount(8) says it.
-const NO_HELPER: &str = "bad option; for several filesystems (e.g. nfs, cifs) you might need a /sbin/mount.<type> helper program.";
-
-/// Why the host's helper has not mounted a volume, in upstream's form.
-#[derive(Debug, thiserror::Error)]
-#[error("mount failed: {status}\nMounting command: {HELPER}\nMounting arguments: {}\nOutput: {output}", .arguments.join(" "))]
-pub struct HelperError {
-    status: String,
-    arguments: Vec<String>,
-    output: String,
-    /// It was ended: what it has mounted is not known.
-    is_uncertain: bool,
-}
-
-/// The directories in which helpers are looked for.
-pub(super) fn helper_dirs() -> Vec<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let system = SYSTEM_DIRS.map(PathBuf::from);
-    std::env::split_paths(&path).chain(system).collect()
-}
-
 /// What is to be mounted.
 #[derive(Debug)]
 pub(super) struct Share<'a> {
@@ -115,8 +88,8 @@ impl Volumes {
                 .map_err(|e| io_error("cannot make the volume's directory")(e.into()))
         })
         .await?;
-        if let Err(error) = self.run_helper(arguments).await {
-            if !error.is_uncertain {
+        if let Err(error) = helper::mount(&self.helpers, HELPER, arguments).await {
+            if !error.is_uncertain() {
                 remove_dir(target).await.map_err(io_error(
                     "cannot remove the directory of a share that was not mounted",
                 ))?;
@@ -124,40 +97,6 @@ impl Volumes {
             return Err(error.into());
         }
         Ok(ready)
-    }
-
-    async fn run_helper(&self, arguments: Vec<String>) -> Result<(), HelperError> {
-        let failed = |status: String, output: String, is_uncertain| HelperError {
-            status,
-            arguments: arguments.clone(),
-            output,
-            is_uncertain,
-        };
-        let not_there = || {
-            let status = format!("exec: {HELPER:?}: executable file not found in $PATH");
-            failed(status, NO_HELPER.to_owned(), false)
-        };
-        let mut candidates = self.helpers.iter().map(|dir| dir.join(HELPER));
-        let helper = candidates
-            .find(|path| path.is_file())
-            .ok_or_else(not_there)?;
-        let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let ended = process::run(&helper, &words, LIMIT).await;
-        let ended = ended.map_err(|e| failed(e.to_string(), String::new(), false))?;
-        let Some(ended) = ended else {
-            let status = format!("no answer within {LIMIT:?}");
-            return Err(failed(status, String::new(), true));
-        };
-        if ended.status.success() {
-            return Ok(());
-        }
-        let status = match ended.status.code() {
-            Some(code) => format!("exit status {code}"),
-            None => ended.status.to_string(),
-        };
-        let output = [ended.stdout, ended.stderr].concat();
-        let output = String::from_utf8_lossy(&output).trim().to_owned();
-        Err(failed(status, output, false))
     }
 
     /// Unmounts the shares of a pod, by force where a server does not answer.

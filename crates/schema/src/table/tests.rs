@@ -120,13 +120,15 @@ fn what_is_on_no_row_is_not_read() {
             "nodeName": "n",
             "containers": [{"name": "c", "image": "i", "env": [{"name": "E", "value": "1"}]}],
         },
-        "status": {"phase": "Running", "n": [1, -2, 0.5, true, null, "\u{e9}"]},
+        "status": {"phase": "Running", "podIPs": [1, -2, 0.5, true, null, "\u{e9}"], "qosClass": "Burstable",
+            "conditions": [{"type": "Ready", "status": "True", "message": "m"}]},
     });
     let text = serde_json::to_vec(&pod).unwrap();
     let part = json!({
         "metadata": {"name": "p"},
         "spec": {"nodeName": "n", "containers": [{"name": "c"}]},
-        "status": pod["status"],
+        "status": {"phase": "Running", "podIPs": pod["status"]["podIPs"],
+            "conditions": [{"type": "Ready", "status": "True"}]},
     });
     assert_eq!(read("", "Pod", &text).unwrap(), part);
     let mut whole = pod.clone();

@@ -9,8 +9,8 @@ fn the_reserve_leaves_room_on_small_and_on_large_disks() {
     assert_eq!(reserve(252 << 30), 1 << 30);
 }
 
-fn record(uid: &str) -> Record {
-    Record {
+fn record(uid: &str) -> VolumeRecord {
+    VolumeRecord {
         pv: "pvc-1".to_owned(),
         namespace: "ns".to_owned(),
         claim: "c".to_owned(),
@@ -23,23 +23,23 @@ fn items_123_and_126_made_once_and_removed_once() {
     let tmp = tempfile::tempdir().unwrap();
     let dirs = Directories::open(&tmp.path().join("volumes")).unwrap();
     let mine = record("a");
-    assert!(matches!(dirs.find(&mine), Err(Error::Lost(_))));
-    dirs.make(&mine, Form::Directory).unwrap();
+    assert!(matches!(dirs.find(&mine), Err(DirectoryError::Lost(_))));
+    dirs.make(&mine, VolumeForm::Directory).unwrap();
     let data = dirs.data("pvc-1");
     std::fs::write(data.join("file"), "x").unwrap();
-    dirs.make(&mine, Form::Directory).unwrap();
+    dirs.make(&mine, VolumeForm::Directory).unwrap();
     dirs.find(&mine).unwrap();
     assert_eq!(std::fs::read_to_string(data.join("file")).unwrap(), "x");
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!((mode(&data), mode(data.parent().unwrap())), (0o777, 0o700));
 
     assert!(matches!(
-        dirs.make(&record("b"), Form::Directory),
-        Err(Error::Foreign { .. })
+        dirs.make(&record("b"), VolumeForm::Directory),
+        Err(DirectoryError::Foreign { .. })
     ));
     assert!(matches!(
         dirs.remove(&record("b")),
-        Err(Error::Foreign { .. })
+        Err(DirectoryError::Foreign { .. })
     ));
     assert!(data.join("file").exists());
 
@@ -52,7 +52,7 @@ fn items_123_and_126_made_once_and_removed_once() {
     again.empty_trash().unwrap();
     assert!(!again.root().join(TRASH).join("pvc-1-a").exists());
     // The same name may be made anew.
-    again.make(&record("b"), Form::Directory).unwrap();
+    again.make(&record("b"), VolumeForm::Directory).unwrap();
     assert!(!again.data("pvc-1").join("file").exists());
 }
 
@@ -66,20 +66,20 @@ fn an_image_has_its_size_and_grows_and_never_shrinks() {
     std::fs::create_dir(dirs.root().join("pvc-1")).unwrap();
     std::fs::write(dirs.root().join("pvc-1").join(NEW_IMAGE), "x").unwrap();
     for (bytes, has) in [(5000, 8192), (5000, 8192), (9000, 12288), (1, 12288)] {
-        dirs.make(&mine, Form::Image(bytes)).unwrap();
+        dirs.make(&mine, VolumeForm::Image(bytes)).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), has);
     }
-    dirs.grow(&mine, Form::Image(12289)).unwrap();
+    dirs.grow(&mine, VolumeForm::Image(12289)).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 16384);
     assert!(matches!(
-        dirs.grow(&record("b"), Form::Image(1)),
-        Err(Error::Foreign { .. })
+        dirs.grow(&record("b"), VolumeForm::Image(1)),
+        Err(DirectoryError::Foreign { .. })
     ));
     dirs.detach("pvc-1").unwrap();
     dirs.remove(&mine).unwrap();
     assert!(matches!(
-        dirs.grow(&mine, Form::Image(1)),
-        Err(Error::Lost(_))
+        dirs.grow(&mine, VolumeForm::Image(1)),
+        Err(DirectoryError::Lost(_))
     ));
     dirs.detach("pvc-1").unwrap();
 }
@@ -91,23 +91,23 @@ fn a_volume_begins_as_a_copy_whatever_an_earlier_try_has_left() {
     let (source, mut copy) = (record("a"), record("b"));
     copy.pv = "pvc-2".to_owned();
     assert!(matches!(
-        dirs.copy(&copy, Form::Directory, "pvc-1"),
-        Err(Error::Lost(_))
+        dirs.copy(&copy, VolumeForm::Directory, "pvc-1"),
+        Err(DirectoryError::Lost(_))
     ));
-    dirs.make(&source, Form::Directory).unwrap();
+    dirs.make(&source, VolumeForm::Directory).unwrap();
     std::fs::write(dirs.data("pvc-1").join("rows"), "rows").unwrap();
     let half = dirs.root().join("pvc-2").join(NEW_DATA);
     std::fs::create_dir_all(half.join("other")).unwrap();
-    assert!(!dirs.is_whole(&copy, Form::Directory).unwrap());
-    assert!(dirs.copy(&copy, Form::Directory, "pvc-1").unwrap());
-    assert!(dirs.is_whole(&copy, Form::Directory).unwrap());
+    assert!(!dirs.is_whole(&copy, VolumeForm::Directory).unwrap());
+    assert!(dirs.copy(&copy, VolumeForm::Directory, "pvc-1").unwrap());
+    assert!(dirs.is_whole(&copy, VolumeForm::Directory).unwrap());
     std::fs::write(dirs.data("pvc-1").join("rows"), "more").unwrap();
-    assert!(!dirs.copy(&copy, Form::Directory, "pvc-1").unwrap());
+    assert!(!dirs.copy(&copy, VolumeForm::Directory, "pvc-1").unwrap());
     let rows = std::fs::read_to_string(dirs.data("pvc-2").join("rows")).unwrap();
     assert_eq!(rows, "rows");
     let left = std::fs::read_dir(dirs.data("pvc-2")).unwrap();
     assert_eq!(left.count(), 1);
-    dirs.make(&copy, Form::Directory).unwrap();
+    dirs.make(&copy, VolumeForm::Directory).unwrap();
 }
 
 #[test]
@@ -123,21 +123,22 @@ fn item_127_nothing_outside_is_touched() {
     assert!(outside.join(DATA).exists());
     std::fs::remove_file(dirs.root().join("pvc-1")).unwrap();
 
-    dirs.make(&record("a"), Form::Directory).unwrap();
+    dirs.make(&record("a"), VolumeForm::Directory).unwrap();
     symlink(&outside, dirs.data("pvc-1").join("link")).unwrap();
     dirs.remove(&record("a")).unwrap();
     dirs.empty_trash().unwrap();
     assert!(outside.join(RECORD).exists());
 
-    dirs.make(&record("a"), Form::Directory).unwrap();
+    dirs.make(&record("a"), VolumeForm::Directory).unwrap();
     std::fs::write(dirs.root().join("pvc-1").join(RECORD), "{").unwrap();
     assert!(matches!(
         dirs.remove(&record("a")),
-        Err(Error::NoRecord { .. })
+        Err(DirectoryError::NoRecord { .. })
     ));
     for name in ["", "..", ".trash", "a/b"] {
         let pv = name.to_owned();
-        dirs.remove(&Record { pv, ..record("a") }).unwrap_err();
+        dirs.remove(&VolumeRecord { pv, ..record("a") })
+            .unwrap_err();
     }
 }
 

@@ -25,7 +25,7 @@ const KEPT_ATTRIBUTES: [&str; 3] = ["user.", "security.capability", "system.posi
 ///
 /// # Errors
 /// More than 256 levels, or what the kernel says.
-pub(super) fn copy_tree(from: &Root, to: &Root) -> Result<(), Error> {
+pub(crate) fn copy_tree(from: &Root, to: &Root) -> Result<(), Error> {
     let mut linked: HashMap<u64, PathBuf> = HashMap::new();
     from.walk(|path, inode| {
         let stat = inode.stat()?;
@@ -74,7 +74,7 @@ pub(super) fn copy_tree(from: &Root, to: &Root) -> Result<(), Error> {
 ///
 /// # Errors
 /// What the kernel says.
-pub(super) fn copy_file(from: &File, to: &File) -> io::Result<()> {
+pub(crate) fn copy_file(from: &File, to: &File) -> io::Result<()> {
     match rustix::fs::ioctl_ficlone(to, from) {
         Ok(()) => return Ok(()),
         Err(
@@ -149,7 +149,7 @@ fn copy_attributes(from: &Inode, to: &Inode, path: &Path) -> Result<(), Error> {
 ///
 /// # Errors
 /// What the kernel says.
-pub(super) fn sync_file_system(dir: &Path) -> io::Result<()> {
+pub(crate) fn sync_file_system(dir: &Path) -> io::Result<()> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     let dir = rustix::fs::open(dir, flags, Mode::empty())?;
     Ok(rustix::fs::syncfs(&dir)?)

@@ -6,8 +6,7 @@
 use k8s_openapi::api::autoscaling::v2::{
     HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscalerSpec,
 };
-use std::time::Duration;
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How long recommendations hold the number up unless the object says otherwise.
 const DOWNSCALE_WINDOW: Duration = Duration::from_secs(300);
@@ -18,21 +17,24 @@ const GROWTH_LEAST: i32 = 4;
 
 /// What was asked for and done lately, of one object.
 #[derive(Debug, Default)]
-pub(super) struct History {
+pub struct ScalingHistory {
     recommendations: Vec<(Instant, i32)>,
     ups: Vec<(Instant, i32)>,
     downs: Vec<(Instant, i32)>,
 }
 
 /// A condition: its status, reason and message.
-pub(super) type ScalingCondition = (bool, &'static str, &'static str);
+pub type ScalingCondition = (bool, &'static str, &'static str);
 
 /// What may be done now, and the conditions AbleToScale and ScalingLimited.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Normalized {
-    pub(super) replicas: i32,
-    pub(super) able: ScalingCondition,
-    pub(super) limited: ScalingCondition,
+pub struct Normalized {
+    /// How many replicas there may be.
+    pub replicas: i32,
+    /// AbleToScale.
+    pub able: ScalingCondition,
+    /// ScalingLimited.
+    pub limited: ScalingCondition,
 }
 
 const READY: ScalingCondition = (
@@ -77,7 +79,7 @@ const DOWN_LIMIT: ScalingCondition = (
 );
 
 /// The smallest number that the object allows.
-pub(super) fn least(spec: &HorizontalPodAutoscalerSpec) -> i32 {
+pub fn least(spec: &HorizontalPodAutoscalerSpec) -> i32 {
     spec.min_replicas.unwrap_or(1)
 }
 
@@ -85,16 +87,16 @@ fn seconds(value: i32) -> Duration {
     Duration::from_secs(u64::try_from(value).unwrap_or(0))
 }
 
-impl History {
+impl ScalingHistory {
     /// Enters the number there is when the object is seen first, so that it is not lowered at once.
-    pub(super) fn begin(&mut self, current: i32, now: Instant) {
+    pub fn begin(&mut self, current: i32, now: Instant) {
         if self.recommendations.is_empty() {
             self.recommendations.push((now, current));
         }
     }
 
     /// Enters a change that was made.
-    pub(super) fn changed(&mut self, from: i32, to: i32, now: Instant) {
+    pub fn changed(&mut self, from: i32, to: i32, now: Instant) {
         match to > from {
             true => self.ups.push((now, to - from)),
             false => self.downs.push((now, from - to)),
@@ -105,7 +107,7 @@ impl History {
     }
 
     /// What may be done of `desired` now.
-    pub(super) fn normalize(
+    pub fn normalize(
         &mut self,
         spec: &HorizontalPodAutoscalerSpec,
         current: i32,
@@ -287,7 +289,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn spec(behavior: serde_json::Value) -> HorizontalPodAutoscalerSpec {
+    fn spec(behavior: &serde_json::Value) -> HorizontalPodAutoscalerSpec {
         serde_json::from_value(json!({
             "scaleTargetRef": { "kind": "Deployment", "name": "d" },
             "minReplicas": 2, "maxReplicas": 50, "behavior": behavior,
@@ -296,64 +298,69 @@ mod tests {
     }
 
     fn after(
-        history: &mut History,
+        history: &mut ScalingHistory,
         spec: &HorizontalPodAutoscalerSpec,
         from: i32,
         to: i32,
+        now: Instant,
     ) -> Normalized {
-        history.normalize(spec, from, to, Instant::now())
+        history.normalize(spec, from, to, now)
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn the_highest_recommendation_of_five_minutes_holds_the_number_up() {
-        let (mut history, spec) = (History::default(), spec(json!(null)));
-        history.begin(8, Instant::now());
-        let held = after(&mut history, &spec, 8, 3);
+    #[test]
+    fn the_highest_recommendation_of_five_minutes_holds_the_number_up() {
+        let (mut history, spec, now) = (
+            ScalingHistory::default(),
+            spec(&json!(null)),
+            Instant::now(),
+        );
+        history.begin(8, now);
+        let held = after(&mut history, &spec, 8, 3, now);
         assert_eq!((held.replicas, held.able), (8, DOWN_STABILIZED));
-        tokio::time::advance(Duration::from_secs(301)).await;
-        let lowered = after(&mut history, &spec, 8, 3);
+        let now = now + Duration::from_secs(301);
+        let lowered = after(&mut history, &spec, 8, 3, now);
         assert_eq!((lowered.replicas, lowered.able), (3, READY));
-        let few = History::default().normalize(&spec, 3, 1, Instant::now());
+        let few = ScalingHistory::default().normalize(&spec, 3, 1, now);
         assert_eq!((few.replicas, few.limited), (2, TOO_FEW));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn without_rules_a_number_doubles_at_most() {
-        let spec = spec(json!(null));
-        let at = |from, to| History::default().normalize(&spec, from, to, Instant::now());
+    #[test]
+    fn without_rules_a_number_doubles_at_most() {
+        let (spec, now) = (spec(&json!(null)), Instant::now());
+        let at = |from, to| ScalingHistory::default().normalize(&spec, from, to, now);
         assert_eq!((at(3, 40).replicas, at(3, 40).limited), (6, UP_LIMIT));
         assert_eq!(at(1, 40).replicas, 4);
         assert_eq!((at(30, 60).replicas, at(30, 60).limited), (50, TOO_MANY));
         assert_eq!(at(3, 5).limited, WITHIN);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn policies_limit_changes_within_their_periods() {
-        let spec = spec(json!({
+    #[test]
+    fn policies_limit_changes_within_their_periods() {
+        let spec = spec(&json!({
             "scaleUp": { "policies": [{ "type": "Pods", "value": 2, "periodSeconds": 60 },
                 { "type": "Percent", "value": 10, "periodSeconds": 60 }], "stabilizationWindowSeconds": 0 },
             "scaleDown": { "policies": [{ "type": "Percent", "value": 50, "periodSeconds": 60 }],
                 "stabilizationWindowSeconds": 0 },
         }));
-        let mut history = History::default();
-        let up = after(&mut history, &spec, 10, 40);
+        let (mut history, now) = (ScalingHistory::default(), Instant::now());
+        let up = after(&mut history, &spec, 10, 40, now);
         assert_eq!((up.replicas, up.limited), (12, UP_LIMIT));
-        history.changed(10, 12, Instant::now());
-        assert_eq!(after(&mut history, &spec, 12, 40).replicas, 12);
-        tokio::time::advance(Duration::from_secs(61)).await;
-        assert_eq!(after(&mut history, &spec, 12, 40).replicas, 14);
-        let down = after(&mut history, &spec, 12, 2);
+        history.changed(10, 12, now);
+        assert_eq!(after(&mut history, &spec, 12, 40, now).replicas, 12);
+        let now = now + Duration::from_secs(61);
+        assert_eq!(after(&mut history, &spec, 12, 40, now).replicas, 14);
+        let down = after(&mut history, &spec, 12, 2, now);
         assert_eq!((down.replicas, down.limited), (6, DOWN_LIMIT));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_direction_can_be_switched_off() {
+    #[test]
+    fn a_direction_can_be_switched_off() {
         let spec = spec(
-            json!({ "scaleDown": { "selectPolicy": "Disabled", "stabilizationWindowSeconds": 0 } }),
+            &json!({ "scaleDown": { "selectPolicy": "Disabled", "stabilizationWindowSeconds": 0 } }),
         );
-        let mut history = History::default();
-        assert_eq!(after(&mut history, &spec, 10, 2).replicas, 10);
+        let (mut history, now) = (ScalingHistory::default(), Instant::now());
+        assert_eq!(after(&mut history, &spec, 10, 2, now).replicas, 10);
         // the other one has the rules that it has by default
-        assert_eq!(after(&mut history, &spec, 10, 45).replicas, 20);
+        assert_eq!(after(&mut history, &spec, 10, 45, now).replicas, 20);
     }
 }

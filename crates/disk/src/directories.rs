@@ -3,7 +3,7 @@
 //! Data is never removed where it is: the volume's directory goes to the trash by one rename, and what is in the trash is
 //! removed whenever there is time, also after a restart.
 
-use super::copy::{copy_file, copy_tree, sync_file_system};
+use crate::copy::{copy_file, copy_tree, sync_file_system};
 use davit_beneath::{Links, Permissions, Root, private_dir, write_private};
 use davit_volume::local::{DATA, IMAGE, NodeStorage};
 use rustix::fs::{FallocateFlags, FileType, OFlags};
@@ -32,7 +32,7 @@ const RESERVE_MOST: u64 = 1 << 30;
 
 /// Why a volume's directory is not as it should be.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub enum DirectoryError {
     /// Another claim's data is where the volume's should be.
     #[error("the directory {path} holds the data of another claim ({uid})")]
     Foreign {
@@ -57,7 +57,7 @@ pub(crate) enum Error {
     Lost(PathBuf),
     /// The device of its image.
     #[error(transparent)]
-    Device(#[from] davit_disk::Error),
+    Device(#[from] crate::loop_device::Error),
     /// Files.
     #[error("cannot {what} {path}: {source}")]
     Io {
@@ -72,27 +72,27 @@ pub(crate) enum Error {
 
 /// Whose a volume's directory is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub struct VolumeRecord {
     /// Name of the PersistentVolume.
-    pub(super) pv: String,
+    pub pv: String,
     /// Namespace of its claim.
-    pub(super) namespace: String,
+    pub namespace: String,
     /// Name of the claim.
-    pub(super) claim: String,
+    pub claim: String,
     /// UID of the claim.
-    pub(super) uid: String,
+    pub uid: String,
 }
 
 /// What a volume is in its directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub enum VolumeForm {
     /// A directory.
     Directory,
     /// A file of so many bytes, which is the content of a device.
     Image(u64),
 }
 
-impl Form {
+impl VolumeForm {
     /// What it is called in the volume's directory.
     fn name(self) -> &'static str {
         match self {
@@ -104,13 +104,13 @@ impl Form {
 
 /// The directories of all volumes of a node.
 #[derive(Debug, Clone)]
-pub(crate) struct Directories {
+pub struct Directories {
     root: PathBuf,
 }
 
 impl Directories {
     /// Makes the directory of all volumes, which only its owner may enter.
-    pub(super) fn open(root: &Path) -> Result<Self, Error> {
+    pub fn open(root: &Path) -> Result<Self, DirectoryError> {
         let made = private_dir(root, 0o700).and_then(|()| private_dir(root.join(TRASH), 0o700));
         made.map_err(|e| io_error("make", root, e.into()))?;
         // Mount points are known by their real paths.
@@ -119,7 +119,7 @@ impl Directories {
     }
 
     /// The directories below `root`, made by who [opened](Self::open) them, now or later.
-    pub(crate) fn at(root: PathBuf) -> Self {
+    pub fn at(root: PathBuf) -> Self {
         Self { root }
     }
 
@@ -134,7 +134,7 @@ impl Directories {
     }
 
     /// Makes a volume's directory, or finds that it is there.
-    pub(super) fn make(&self, record: &Record, form: Form) -> Result<(), Error> {
+    pub fn make(&self, record: &VolumeRecord, form: VolumeForm) -> Result<(), DirectoryError> {
         let dir = self.dir(&record.pv)?;
         let failed = |what| {
             let dir = dir.clone();
@@ -142,21 +142,25 @@ impl Directories {
         };
         let below = self.enter(record, &dir)?;
         match form {
-            Form::Directory => {
+            VolumeForm::Directory => {
                 let data = below.mkdir_all(DATA, 0o777).map_err(failed("make"))?;
                 let open_to_all = Permissions::mode(0o777);
                 data.entry("")
                     .and_then(|inode| inode.set(&open_to_all))
                     .map_err(failed("open to all"))?;
             }
-            Form::Image(bytes) => make_image(&below, &dir, bytes)?,
+            VolumeForm::Image(bytes) => make_image(&below, &dir, bytes)?,
         }
         sync(&dir)?;
         sync(&self.root)
     }
 
     /// Whether the data of a volume is there.
-    pub(super) fn is_whole(&self, record: &Record, form: Form) -> Result<bool, Error> {
+    pub fn is_whole(
+        &self,
+        record: &VolumeRecord,
+        form: VolumeForm,
+    ) -> Result<bool, DirectoryError> {
         let dir = self.dir(&record.pv)?;
         let below = match Root::open(&dir, Links::Refused) {
             Err(e) if e.is_not_found() => return Ok(false),
@@ -171,13 +175,18 @@ impl Directories {
 
     /// Fills a volume that has no data yet with that of another. What a crash has left of an earlier try is removed.
     /// Answers whether something was copied.
-    pub(super) fn copy(&self, record: &Record, form: Form, source: &str) -> Result<bool, Error> {
+    pub fn copy(
+        &self,
+        record: &VolumeRecord,
+        form: VolumeForm,
+        source: &str,
+    ) -> Result<bool, DirectoryError> {
         if self.is_whole(record, form)? {
             return Ok(false);
         }
         let from_dir = self.dir(source)?;
         let from = match Root::open(&from_dir, Links::Refused) {
-            Err(e) if e.is_not_found() => return Err(Error::Lost(from_dir)),
+            Err(e) if e.is_not_found() => return Err(DirectoryError::Lost(from_dir)),
             other => other.map_err(|e| io_error("open", &from_dir, e.into()))?,
         };
         let dir = self.dir(&record.pv)?;
@@ -187,15 +196,15 @@ impl Directories {
             below.remove_tree(part).map_err(failed)?;
         }
         let part = match form {
-            Form::Directory => {
+            VolumeForm::Directory => {
                 let data = from.dir(DATA).map_err(failed)?;
                 copy_tree(&data, &below.mkdir_all(NEW_DATA, 0o700).map_err(failed)?)
                     .map_err(failed)?;
                 NEW_DATA
             }
-            Form::Image(bytes) => {
-                let image = image(&from, &from_dir)?.ok_or(Error::Lost(from_dir))?;
-                for device in davit_disk::find(&image)? {
+            VolumeForm::Image(bytes) => {
+                let image = image(&from, &from_dir)?.ok_or(DirectoryError::Lost(from_dir))?;
+                for device in crate::find(&image)? {
                     device.sync()?;
                 }
                 let copy = below.create_new(NEW_IMAGE, 0o600).map_err(failed)?;
@@ -212,53 +221,53 @@ impl Directories {
     }
 
     /// Makes an image as large as it shall be, and its device, should it have one. It is never made smaller.
-    pub(super) fn grow(&self, record: &Record, form: Form) -> Result<(), Error> {
-        let Form::Image(bytes) = form else {
+    pub fn grow(&self, record: &VolumeRecord, form: VolumeForm) -> Result<(), DirectoryError> {
+        let VolumeForm::Image(bytes) = form else {
             return Ok(());
         };
         let image = self.image_of(record)?;
         fill(&image, bytes)
             .map_err(|e| io_error("make room in", &self.root.join(&record.pv), e))?;
-        for device in davit_disk::find(&image)? {
+        for device in crate::find(&image)? {
             device.follow_size()?;
         }
         Ok(())
     }
 
     /// The device of an image: the one that it has, or a new one, as large as the image. For one volume one caller at a time.
-    pub(crate) fn attach(&self, record: &Record) -> Result<PathBuf, Error> {
+    pub fn attach(&self, record: &VolumeRecord) -> Result<PathBuf, DirectoryError> {
         let image = self.image_of(record)?;
         let name = self.root.join(&record.pv).join(IMAGE);
-        let device = davit_disk::attach(&image, &name)?;
+        let device = crate::attach(&image, &name)?;
         device.follow_size()?;
         Ok(device.path().to_owned())
     }
 
     /// Takes the device from an image, if there is one and it has one.
-    pub(crate) fn detach(&self, pv: &str) -> Result<(), Error> {
+    pub fn detach(&self, pv: &str) -> Result<(), DirectoryError> {
         let dir = self.dir(pv)?;
         let below = match Root::open(&dir, Links::Refused) {
             Err(e) if e.is_not_found() => return Ok(()),
             other => other.map_err(|e| io_error("open", &dir, e.into()))?,
         };
         match image(&below, &dir)? {
-            Some(image) => Ok(davit_disk::detach(&image)?),
+            Some(image) => Ok(crate::detach(&image)?),
             None => Ok(()),
         }
     }
 
-    fn image_of(&self, record: &Record) -> Result<File, Error> {
+    fn image_of(&self, record: &VolumeRecord) -> Result<File, DirectoryError> {
         let dir = self.dir(&record.pv)?;
         let below = match Root::open(&dir, Links::Refused) {
-            Err(e) if e.is_not_found() => return Err(Error::Lost(dir)),
+            Err(e) if e.is_not_found() => return Err(DirectoryError::Lost(dir)),
             other => other.map_err(|e| io_error("open", &dir, e.into()))?,
         };
         self.check(&below, &dir, &record.uid)?;
-        image(&below, &dir)?.ok_or(Error::Lost(dir))
+        image(&below, &dir)?.ok_or(DirectoryError::Lost(dir))
     }
 
     /// Opens a volume's directory, which is made with its record if it is not there.
-    fn enter(&self, record: &Record, dir: &Path) -> Result<Root, Error> {
+    fn enter(&self, record: &VolumeRecord, dir: &Path) -> Result<Root, DirectoryError> {
         let failed = |what| move |e: davit_beneath::Error| io_error(what, dir, e.into());
         private_dir(dir, 0o700).map_err(failed("make"))?;
         let below = Root::open(dir, Links::Refused).map_err(failed("open"))?;
@@ -274,17 +283,17 @@ impl Directories {
     }
 
     /// Whether the directory that was made is there still.
-    pub(super) fn find(&self, record: &Record) -> Result<(), Error> {
+    pub fn find(&self, record: &VolumeRecord) -> Result<(), DirectoryError> {
         let dir = self.dir(&record.pv)?;
         let below = match Root::open(&dir, Links::Refused) {
-            Err(e) if e.is_not_found() => return Err(Error::Lost(dir)),
+            Err(e) if e.is_not_found() => return Err(DirectoryError::Lost(dir)),
             other => other.map_err(|e| io_error("open", &dir, e.into()))?,
         };
         self.check(&below, &dir, &record.uid)
     }
 
     /// Moves a volume's directory to the trash. Success when there is none.
-    pub(super) fn remove(&self, record: &Record) -> Result<(), Error> {
+    pub fn remove(&self, record: &VolumeRecord) -> Result<(), DirectoryError> {
         let dir = self.dir(&record.pv)?;
         let all = self.below()?;
         let found = match all.entry_itself(&record.pv) {
@@ -293,14 +302,14 @@ impl Directories {
         };
         if found.kind().ok() != Some(FileType::Directory) {
             let why = "it is no directory".to_owned();
-            return Err(Error::NoRecord { path: dir, why });
+            return Err(DirectoryError::NoRecord { path: dir, why });
         }
         let below = all
             .dir(&record.pv)
             .map_err(|e| io_error("open", &dir, e.into()))?;
         self.check(&below, &dir, &record.uid)?;
         if let Some(point) = mounted_below(&dir).map_err(|e| io_error("look at", &dir, e))? {
-            return Err(Error::Mounted(point));
+            return Err(DirectoryError::Mounted(point));
         }
         self.detach(&record.pv)?;
         let trash = Path::new(TRASH).join(format!("{}-{}", record.pv, record.uid));
@@ -311,7 +320,7 @@ impl Directories {
     }
 
     /// Removes what is in the trash. What cannot be removed stays for the next time.
-    pub(super) fn empty_trash(&self) -> Result<(), Error> {
+    pub fn empty_trash(&self) -> Result<(), DirectoryError> {
         let all = self.below()?;
         let path = self.root.join(TRASH);
         let entries = all
@@ -328,7 +337,7 @@ impl Directories {
     }
 
     /// How much there is room for.
-    pub(super) fn storage(&self) -> Result<NodeStorage, Error> {
+    pub fn storage(&self) -> Result<NodeStorage, DirectoryError> {
         let stat = rustix::fs::statvfs(&self.root)
             .map_err(|e| io_error("measure", &self.root, e.into()))?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
@@ -343,12 +352,12 @@ impl Directories {
         })
     }
 
-    fn below(&self) -> Result<Root, Error> {
+    fn below(&self) -> Result<Root, DirectoryError> {
         Root::open(&self.root, Links::Refused).map_err(|e| io_error("open", &self.root, e.into()))
     }
 
     /// The directory of a volume. Names of objects are no paths, but who knows who made the object.
-    fn dir(&self, pv: &str) -> Result<PathBuf, Error> {
+    fn dir(&self, pv: &str) -> Result<PathBuf, DirectoryError> {
         let dir = self.root.join(pv);
         if pv.is_empty() || pv.starts_with('.') || pv.contains('/') {
             return Err(io_error("use", &dir, io::ErrorKind::InvalidInput.into()));
@@ -356,19 +365,20 @@ impl Directories {
         Ok(dir)
     }
 
-    fn check(&self, below: &Root, dir: &Path, uid: &str) -> Result<(), Error> {
-        let no_record = |why: String| Error::NoRecord {
+    fn check(&self, below: &Root, dir: &Path, uid: &str) -> Result<(), DirectoryError> {
+        let no_record = |why: String| DirectoryError::NoRecord {
             path: dir.to_owned(),
             why,
         };
         let text = below
             .read_limited(RECORD, RECORD_LIMIT)
             .map_err(|e| no_record(e.to_string()))?;
-        let record: Record = serde_json::from_slice(&text).map_err(|e| no_record(e.to_string()))?;
+        let record: VolumeRecord =
+            serde_json::from_slice(&text).map_err(|e| no_record(e.to_string()))?;
         if record.uid == uid {
             return Ok(());
         }
-        Err(Error::Foreign {
+        Err(DirectoryError::Foreign {
             path: dir.to_owned(),
             uid: record.uid,
         })
@@ -376,7 +386,7 @@ impl Directories {
 }
 
 /// The image in a volume's directory, if it is there.
-fn image(below: &Root, dir: &Path) -> Result<Option<File>, Error> {
+fn image(below: &Root, dir: &Path) -> Result<Option<File>, DirectoryError> {
     let failed = |e: davit_beneath::Error| io_error("open the image in", dir, e.into());
     let inode = match below.entry_itself(IMAGE) {
         Err(e) if e.is_not_found() => return Ok(None),
@@ -385,14 +395,14 @@ fn image(below: &Root, dir: &Path) -> Result<Option<File>, Error> {
     if inode.kind().map_err(failed)? != FileType::RegularFile {
         let why = "its image is no file".to_owned();
         let path = dir.to_owned();
-        return Err(Error::NoRecord { path, why });
+        return Err(DirectoryError::NoRecord { path, why });
     }
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     Ok(Some(inode.reopen(flags).map_err(failed)?.into()))
 }
 
 /// Makes the image of a volume, or finds that it is there.
-fn make_image(below: &Root, dir: &Path, bytes: u64) -> Result<(), Error> {
+fn make_image(below: &Root, dir: &Path, bytes: u64) -> Result<(), DirectoryError> {
     let failed = |what| move |e: davit_beneath::Error| io_error(what, dir, io::Error::from(e));
     if let Some(image) = image(below, dir)? {
         return fill(&image, bytes).map_err(|e| io_error("make room in", dir, e));
@@ -426,15 +436,15 @@ fn mounted_below(dir: &Path) -> io::Result<Option<PathBuf>> {
     Ok(points.into_iter().find(|point| point.starts_with(dir)))
 }
 
-fn sync(dir: &Path) -> Result<(), Error> {
+fn sync(dir: &Path) -> Result<(), DirectoryError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let synced = rustix::fs::open(dir, flags, rustix::fs::Mode::empty())
         .and_then(|fd| rustix::fs::fsync(&fd));
     synced.map_err(|e| io_error("sync", dir, e.into()))
 }
 
-fn io_error(what: &'static str, path: &Path, source: io::Error) -> Error {
-    Error::Io {
+fn io_error(what: &'static str, path: &Path, source: io::Error) -> DirectoryError {
+    DirectoryError::Io {
         what,
         path: path.to_owned(),
         source,

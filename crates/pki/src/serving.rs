@@ -17,13 +17,15 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-use davit_pki::LOOPBACK_NAME;
+use crate::LOOPBACK_NAME;
 
 /// What the API server shows: a given certificate, and its own to those who ask for [`LOOPBACK_NAME`].
 #[derive(Debug)]
-pub(crate) struct ServingIdentity {
-    pub(crate) own: Arc<ShownIdentity>,
-    pub(crate) given: Option<Arc<ShownIdentity>>,
+pub struct ServingIdentity {
+    /// Its own.
+    pub own: Arc<ShownIdentity>,
+    /// That of the configuration, for everybody else.
+    pub given: Option<Arc<ShownIdentity>>,
 }
 
 impl ResolvesServerCert for ServingIdentity {
@@ -87,10 +89,7 @@ impl ClientCertVerifier for AnyCertificate {
 }
 
 /// The server's TLS configuration: HTTP/2 and HTTP/1.1 by ALPN, client certificates asked for.
-pub(crate) fn server_config(
-    identity: ServingIdentity,
-    ca_pem: &str,
-) -> Result<ServerConfig, TlsError> {
+pub fn server_config(identity: ServingIdentity, ca_pem: &str) -> Result<ServerConfig, TlsError> {
     let provider = provider();
     let mut roots = RootCertStore::empty();
     for certificate in certificates("the client authority", ca_pem)? {
