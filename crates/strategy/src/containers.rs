@@ -22,6 +22,8 @@ pub(super) struct Scope<'a> {
     pub(super) host_users: bool,
     /// Whether this is a pod and not a template.
     pub(super) is_pod: bool,
+    /// Seconds that the pod has to end.
+    pub(super) grace: Option<i64>,
 }
 
 /// Faults of all containers of a pod spec.
@@ -38,7 +40,7 @@ pub(super) fn all(spec: &Value, scope: &Scope<'_>, path: &Path, errors: &mut Err
         common(c, scope, &path, errors);
         unique_name(c, &mut taken, &path, errors);
         probes(c, &path, errors);
-        lifecycle(c, &path, errors);
+        lifecycle(c, scope, &path, errors);
         restart_policy(c, &path, errors);
         unique_host_ports(c, &mut host_ports, &path, errors);
     }
@@ -47,7 +49,7 @@ pub(super) fn all(spec: &Value, scope: &Scope<'_>, path: &Path, errors: &mut Err
         let path = path.child("initContainers").index(i);
         common(c, scope, &path, errors);
         unique_name(c, &mut taken, &path, errors);
-        init(c, &path, errors);
+        init(c, scope, &path, errors);
         // init containers run one after the other, so each has the ports for itself
         init_ports.clear();
         unique_host_ports(c, &mut init_ports, &path, errors);
@@ -326,6 +328,7 @@ fn mounts(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
             let why = "Bidirectional mount propagation is available only to privileged containers";
             errors.push(FieldError::forbidden(&path.child("mountPropagation"), why));
         }
+        recursive_read_only(mount, &path.child("recursiveReadOnly"), errors);
     }
     for (i, device) in list_at(c, &["volumeDevices"]).iter().enumerate() {
         let path = path.child("volumeDevices").index(i);
@@ -336,6 +339,26 @@ fn mounts(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
             errors.push(FieldError::not_found(&path.child("name"), name));
         }
         required(device, "devicePath", &path, errors);
+    }
+}
+
+fn recursive_read_only(mount: &Value, path: &Path, errors: &mut ErrorList) {
+    match at(mount, &["recursiveReadOnly"]).as_str() {
+        None | Some("Disabled") => {}
+        Some("Enabled" | "IfPossible") => {
+            if !bool_at(mount, &["readOnly"]) {
+                let why = "may only be specified when readOnly is true";
+                errors.push(FieldError::forbidden(path, why));
+            }
+            if !matches!(str_at(mount, &["mountPropagation"]), "" | "None") {
+                let why = "may only be specified when mountPropagation is None or not specified";
+                errors.push(FieldError::forbidden(path, why));
+            }
+        }
+        Some(other) => {
+            let modes = ["Disabled", "Enabled", "IfPossible"];
+            errors.push(FieldError::not_supported(path, other, &modes));
+        }
     }
 }
 
@@ -384,7 +407,7 @@ fn probes(c: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-fn lifecycle(c: &Value, path: &Path, errors: &mut ErrorList) {
+fn lifecycle(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
     for hook in ["postStart", "preStop"] {
         let action = at(c, &["lifecycle", hook]);
         if !action.is_null() {
@@ -395,7 +418,21 @@ fn lifecycle(c: &Value, path: &Path, errors: &mut ErrorList) {
                 &path,
                 errors,
             );
+            sleep(action, scope.grace, &path, errors);
         }
+    }
+}
+
+/// A hook sleeps no longer than the pod has to end.
+fn sleep(action: &Value, grace: Option<i64>, path: &Path, errors: &mut ErrorList) {
+    let (Some(grace), false) = (grace, at(action, &["sleep"]).is_null()) else {
+        return;
+    };
+    let seconds = int_at(action, &["sleep", "seconds"]).unwrap_or(0);
+    if seconds < 0 || seconds > grace {
+        let why =
+            format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
+        errors.push(FieldError::invalid(&path.child("sleep"), seconds, why));
     }
 }
 
@@ -423,7 +460,6 @@ fn handler(of: &Value, kinds: &[&str], path: &Path, errors: &mut ErrorList) {
                 let port = int_at(action, &["port"]).unwrap_or(0);
                 port_number(port, &path.child("port"), errors);
             }
-            "sleep" => not_negative(action, "seconds", &path, errors),
             _ => {}
         }
     }
@@ -504,11 +540,11 @@ fn restart_rule(rule: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-fn init(c: &Value, path: &Path, errors: &mut ErrorList) {
+fn init(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
     restart_policy(c, path, errors);
     if str_at(c, &["restartPolicy"]) == "Always" {
         probes(c, path, errors);
-        lifecycle(c, path, errors);
+        lifecycle(c, scope, path, errors);
         return;
     }
     for key in [

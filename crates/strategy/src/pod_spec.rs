@@ -27,6 +27,7 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
         host_network: bool_at(spec, &["hostNetwork"]),
         host_users: at(spec, &["hostUsers"]) != &Value::Bool(false),
         is_pod,
+        grace: int_at(spec, &["terminationGracePeriodSeconds"]),
     };
     containers::all(spec, &scope, path, errors);
     if has(spec, &["resources"]) {

@@ -72,6 +72,7 @@ impl Strategy for Pod {
             let why = "cannot be set until all schedulingGates have been cleared";
             errors.push(FieldError::forbidden(&path.child("nodeName"), why));
         }
+        mirror(obj, &mut errors);
         errors
     }
 
@@ -245,6 +246,16 @@ fn keep_all_but_resources(spec: &mut Value, written: &Value) {
 
 /// What says that a pod is the mirror of a node's own: nobody takes it for something else later on.
 const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// A mirror is of a pod that runs on a node.
+fn mirror(pod: &Value, errors: &mut ErrorList) {
+    let mirror = at(pod, &["metadata", "annotations", MIRROR]);
+    if !mirror.is_null() && str_at(pod, &["spec", "nodeName"]).is_empty() {
+        let path = Path::new("metadata").child("annotations").key(MIRROR);
+        let why = "must set spec.nodeName if mirror pod annotation is set";
+        errors.push(FieldError::invalid(&path, mirror.clone(), why));
+    }
+}
 
 fn mirror_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let of = |pod| at(pod, &["metadata", "annotations", MIRROR]);

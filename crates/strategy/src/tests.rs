@@ -765,6 +765,51 @@ fn a_service_has_so_many_ways_in() {
     assert!(refused(&rules.validate_update(&more, &old)));
 }
 
+#[test]
+fn mounts_hooks_and_mirrors_say_what_can_be() {
+    let said = |edit: &dyn Fn(&mut Value)| {
+        let pod = pod(|pod| {
+            pod["spec"]["terminationGracePeriodSeconds"] = json!(30);
+            pod["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+            edit(pod);
+        });
+        lines(&strategy("", "v1", "Pod").validate(&pod))
+    };
+    let mount = |fields: Value| {
+        said(&move |pod: &mut Value| {
+            let mut mount = json!({"name": "v", "mountPath": "/v"});
+            for (key, value) in fields.as_object().unwrap() {
+                mount[key] = value.clone();
+            }
+            pod["spec"]["containers"][0]["volumeMounts"] = json!([mount]);
+        })
+    };
+    let enabled = "may only be specified when readOnly is true";
+    assert!(mount(json!({"recursiveReadOnly": "Enabled"})).contains(enabled));
+    assert!(
+        !mount(json!({"recursiveReadOnly": "Enabled", "readOnly": true})).contains("recursive")
+    );
+    assert!(!mount(json!({"recursiveReadOnly": "Disabled"})).contains("recursive"));
+    assert!(mount(json!({"recursiveReadOnly": "Yes"})).contains("Unsupported value: \"Yes\""));
+    let sleeps = |seconds: i64| {
+        said(&move |pod: &mut Value| {
+            let hook = json!({"preStop": {"sleep": {"seconds": seconds}}});
+            pod["spec"]["containers"][0]["lifecycle"] = hook;
+        })
+    };
+    assert!(sleeps(31).contains("less than terminationGracePeriodSeconds (30)"));
+    assert!(sleeps(-1).contains("must be non-negative"));
+    assert!(!sleeps(30).contains("sleep"));
+    let mirror = |node: &'static str| {
+        said(&move |pod: &mut Value| {
+            pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+            pod["spec"]["nodeName"] = json!(node);
+        })
+    };
+    assert!(mirror("").contains("must set spec.nodeName"));
+    assert!(!mirror("n").contains("must set spec.nodeName"));
+}
+
 /// With the annotation of a mirror a pod is nobody's but the node's that says so.
 #[test]
 fn a_pod_does_not_become_a_mirror_or_cease_to_be_one() {

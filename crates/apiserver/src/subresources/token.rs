@@ -32,13 +32,14 @@ pub(super) async fn handle(
     let bytes = read_body(request.into_body()).await?;
     let mut wanted = decode_body(context, &bytes, format, &expected, options.validation)?;
     let (namespace, name) = (context.namespace(), context.info.name.as_str());
+    check_place(&wanted, namespace, name)?;
     let Some(account) = server
         .object("", "serviceaccounts", namespace, name)
         .await?
     else {
         return Err(Status::not_found(resource.qualified(), name));
     };
-    check_place(&wanted, namespace, name)?;
+    check_uid(&wanted, &account)?;
     crate::posted::posted(
         server,
         context,
@@ -59,6 +60,7 @@ pub(super) async fn handle(
     }
     let audiences = audiences(&wanted, keys.audiences());
     let now = jiff::Timestamp::now().as_second();
+    object::set_meta(&mut wanted, "uid", object::uid(&account));
     let account = ObjectRef {
         name: name.to_owned(),
         uid: object::uid(&account).to_owned(),
@@ -91,20 +93,36 @@ pub(super) async fn handle(
     respond::document(context, StatusCode::CREATED, &wanted)
 }
 
+fn kind() -> Qualified<'static> {
+    Qualified::new(GROUP, "TokenRequest")
+}
+
 fn check_place(wanted: &Value, namespace: &str, name: &str) -> Result<(), Status> {
     let named = object::name(wanted);
     if !named.is_empty() && named != name {
         let path = Path::new("metadata").child("name");
         let why = "must match the service account name if specified";
         let fault = FieldError::invalid(&path, named, why);
-        let kind = Qualified::new("authentication.k8s.io", "TokenRequest");
-        return Err(Status::invalid(kind, name, &[fault]));
+        return Err(Status::invalid(kind(), name, &[fault]));
     }
     let held = object::namespace(wanted);
     if !held.is_empty() && held != namespace {
         return Err(Status::bad_request(errors::NAMESPACE_MISMATCH));
     }
     Ok(())
+}
+
+/// A request for an account of that name that was made again since is not for this one
+/// (TokenRequestServiceAccountUIDValidation).
+fn check_uid(wanted: &Value, account: &Value) -> Result<(), Status> {
+    let (asked, held) = (object::uid(wanted), object::uid(account));
+    if asked.is_empty() || asked == held {
+        return Ok(());
+    }
+    let why = format!(
+        "the UID in the token request ({asked}) does not match the UID of the service account ({held})"
+    );
+    Err(Status::conflict(kind(), object::name(account), why))
 }
 
 fn expiration(wanted: &Value) -> Result<i64, Status> {
@@ -128,11 +146,7 @@ fn expiration(wanted: &Value) -> Result<i64, Status> {
     } else {
         return Ok(seconds);
     };
-    Err(Status::invalid(
-        Qualified::new(GROUP, "TokenRequest"),
-        "",
-        &[fault],
-    ))
+    Err(Status::invalid(kind(), "", &[fault]))
 }
 
 fn audiences(wanted: &Value, default: &[String]) -> Vec<String> {

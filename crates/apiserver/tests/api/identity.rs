@@ -100,6 +100,9 @@ async fn item_186_requested_tokens_are_bound_and_end_with_their_pod() {
     let url = "/api/v1/namespaces/default/serviceaccounts/default/token";
     let short = json!({"spec": {"expirationSeconds": 60}});
     c.post(url, &short).await.error(422, "Invalid");
+    // of an account that was there before, or will be
+    let another = json!({"metadata": {"uid": "of-another"}, "spec": {}});
+    c.post(url, &another).await.error(409, "Conflict");
     let wanted = json!({"spec": {
         "audiences": ["https://kubernetes.default.svc.cluster.local"],
         "expirationSeconds": 600,

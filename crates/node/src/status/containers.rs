@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 /// `runtime://id`, the form of container IDs in the API.
-pub fn container_id(runtime: &str, id: &str) -> String {
+pub(crate) fn container_id(runtime: &str, id: &str) -> String {
     format!("{runtime}://{id}")
 }
 
@@ -281,7 +281,7 @@ fn old_terminated(old: Option<&ContainerStatus>, new_id: Option<&str>) -> Option
 }
 
 /// The API's state of one instance.
-pub fn state_of(runtime: &str, record: &ContainerRecord) -> ContainerState {
+pub(crate) fn state_of(runtime: &str, record: &ContainerRecord) -> ContainerState {
     match record.state {
         State::Running => ContainerState {
             running: Some(ContainerStateRunning {
@@ -363,11 +363,16 @@ fn volume_mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
         .flatten()
         .map(|m| {
             let read_only = m.read_only == Some(true);
+            // What only may be, is not (`container_config`).
+            let recursive = match m.recursive_read_only.as_deref() {
+                Some("Enabled") => "Enabled",
+                _ => "Disabled",
+            };
             VolumeMountStatus {
                 name: m.name.clone(),
                 mount_path: m.mount_path.clone(),
                 read_only: read_only.then_some(true),
-                recursive_read_only: read_only.then(|| "Disabled".to_owned()),
+                recursive_read_only: read_only.then(|| recursive.to_owned()),
                 ..VolumeMountStatus::default()
             }
         })
