@@ -5,6 +5,7 @@
 
 pub mod access_review;
 pub mod amounts;
+mod architecture;
 pub mod classic;
 pub mod declared_features;
 pub mod devices;
@@ -24,6 +25,8 @@ pub mod status;
 pub mod taint;
 mod text;
 pub mod time;
+
+pub use architecture::architecture;
 
 /// The typed kinds of API level 1.36.
 pub use k8s_openapi;

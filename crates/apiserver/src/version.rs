@@ -48,14 +48,5 @@ pub(crate) fn document(build: Build) -> Value {
 
 /// What the binary runs on, as Go says it.
 pub(crate) fn platform() -> String {
-    format!("{}/{}", std::env::consts::OS, go_arch())
-}
-
-/// The architecture by the name Kubernetes uses.
-fn go_arch() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
+    format!("{}/{}", std::env::consts::OS, davit_api::architecture())
 }

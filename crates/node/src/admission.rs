@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Why a pod may not run here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub(crate) struct Refusal {
     /// `status.reason`.
     pub reason: String,
     /// Human readable, without the prefix of the status message.
@@ -65,7 +65,7 @@ fn check_app_armor(pod: &Pod, on: impl FnOnce() -> bool) -> Result<(), Refusal> 
 ///
 /// # Errors
 /// The first check that fails.
-pub fn check_node(pod: &Pod, node: &Node, sysctls: &Allowlist) -> Result<(), Refusal> {
+pub(crate) fn check_node(pod: &Pod, node: &Node, sysctls: &Allowlist) -> Result<(), Refusal> {
     let empty = BTreeMap::new();
     let labels = node.metadata.labels.as_ref().unwrap_or(&empty);
     let name = node.metadata.name.as_deref().unwrap_or_default();

@@ -5,7 +5,7 @@
 mod limits;
 mod pods;
 
-pub use pods::{CgroupOptions, PodCgroups};
+pub(crate) use pods::{CgroupOptions, PodCgroups};
 
 use crate::pod::PodExt;
 use crate::resources::Qos;

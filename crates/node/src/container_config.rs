@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 /// Why a container cannot be configured; the message of `CreateContainerConfigError`.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// The environment.
     #[error(transparent)]
     Env(#[from] env::Error),
@@ -68,13 +68,10 @@ pub enum Error {
         "the pod asks for its full name as hostname (setHostnameAsFQDN), and {0:?} is longer than 64 characters"
     )]
     LongName(String),
-    /// A kind of pod this node does not run.
-    #[error("{0} is not built into this node")]
-    NotBuilt(&'static str),
 }
 
 /// Path of `seccomp` profiles below the node's directory.
-pub fn seccomp_root(ctx: &Context) -> PathBuf {
+pub(crate) fn seccomp_root(ctx: &Context) -> PathBuf {
     ctx.paths.root().join("seccomp")
 }
 
@@ -90,7 +87,11 @@ fn users(ctx: &Context, pod: &Pod) -> Result<Option<cri::UserNamespace>, Error> 
 ///
 /// # Errors
 /// No users for a pod that wants its own; a full name that is too long.
-pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> Result<cri::PodSandboxConfig, Error> {
+pub(crate) fn sandbox(
+    ctx: &Context,
+    pod: &Pod,
+    attempt: u32,
+) -> Result<cri::PodSandboxConfig, Error> {
     let users = users(ctx, pod)?;
     let context = pod.pod_spec().security_context.as_ref();
     let wanted = context.and_then(|c| c.sysctls.as_ref());
@@ -157,7 +158,7 @@ pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> Result<cri::PodSandbox
 }
 
 /// What a container's configuration is made from.
-pub struct ContainerParts<'a> {
+pub(crate) struct ContainerParts<'a> {
     /// The pod.
     pub pod: &'a Pod,
     /// The container's role.
@@ -184,7 +185,7 @@ pub struct ContainerParts<'a> {
 ///
 /// # Errors
 /// References that cannot be followed, sub-paths that lead out, `runAsNonRoot`.
-pub async fn container(
+pub(crate) async fn container(
     ctx: &Context,
     parts: ContainerParts<'_>,
 ) -> Result<cri::ContainerConfig, Error> {

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Shared by the pod workers, the node server and the status loop.
-pub struct Context {
+pub(crate) struct Context {
     /// The options the agent was made with.
     pub options: NodeOptions,
     /// Client of the API server.
@@ -81,12 +81,12 @@ pub struct Context {
 
 impl Context {
     /// All services that are known.
-    pub fn services(&self) -> Vec<Arc<Service>> {
+    pub(crate) fn services(&self) -> Vec<Arc<Service>> {
         self.services.list()
     }
 
     /// The cgroup of a pod's containers.
-    pub fn pod_cgroup(&self, pod: &Pod) -> String {
+    pub(crate) fn pod_cgroup(&self, pod: &Pod) -> String {
         let options = &self.options;
         options.cgroup_driver.pod_cgroup(&options.cgroup_root, pod)
     }
@@ -96,7 +96,7 @@ impl Context {
     ///
     /// # Errors
     /// The cgroup that cannot be made or limited.
-    pub fn limit_pod(&self, pod: &Pod) -> Result<(), davit_oci::cgroup::Error> {
+    pub(crate) fn limit_pod(&self, pod: &Pod) -> Result<(), davit_oci::cgroup::Error> {
         let Some(groups) = &self.cgroups else {
             return Ok(());
         };
@@ -107,7 +107,7 @@ impl Context {
     }
 
     /// Whether a container of the pod has CPUs to itself.
-    pub fn is_unthrottled(&self, pod: &Pod) -> bool {
+    pub(crate) fn is_unthrottled(&self, pod: &Pod) -> bool {
         let holds = |name: &str| self.devices.compute_options(pod.uid(), name).exclusive;
         pod.all_containers()
             .iter()
@@ -115,7 +115,7 @@ impl Context {
     }
 
     /// This node as its watch has it; `None` also before the watch has begun.
-    pub fn node_object(&self) -> Option<Arc<Node>> {
+    pub(crate) fn node_object(&self) -> Option<Arc<Node>> {
         self.node.get(None, &self.options.node_name)
     }
 
@@ -125,7 +125,7 @@ impl Context {
     /// # Errors
     ///
     /// The API server cannot be reached or refuses.
-    pub async fn registered_node(&self) -> Result<Option<Arc<Node>>, kube::Error> {
+    pub(crate) async fn registered_node(&self) -> Result<Option<Arc<Node>>, kube::Error> {
         if let Some(node) = self.node_object() {
             return Ok(Some(node));
         }
@@ -135,7 +135,7 @@ impl Context {
     }
 
     /// What events about this node refer to. The kubelet puts the node's name in the place of its UID.
-    pub fn node_reference(&self) -> ObjectReference {
+    pub(crate) fn node_reference(&self) -> ObjectReference {
         let name = Some(self.options.node_name.clone());
         ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -147,7 +147,7 @@ impl Context {
     }
 
     /// What the downward API may show to a pod with these addresses.
-    pub fn facts(&self, pod: &Pod, pod_ips: &[String]) -> NodeFacts {
+    pub(crate) fn facts(&self, pod: &Pod, pod_ips: &[String]) -> NodeFacts {
         let node = self.node_object();
         let status = node.as_ref().and_then(|n| n.status.as_ref());
         let allocatable = status.and_then(|s| s.allocatable.clone());

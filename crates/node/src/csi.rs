@@ -57,7 +57,7 @@ impl std::fmt::Debug for Registrar {
 }
 
 /// Registers drivers, and takes them out again.
-pub struct Registrar {
+pub(crate) struct Registrar {
     client: kube::Client,
     node: String,
     drivers: Arc<Drivers>,
@@ -70,7 +70,7 @@ impl Registrar {
     }
 
     /// A registrar of the drivers of this node.
-    pub fn new(client: kube::Client, node: String, drivers: Arc<Drivers>) -> Self {
+    pub(crate) fn new(client: kube::Client, node: String, drivers: Arc<Drivers>) -> Self {
         Self {
             client,
             node,

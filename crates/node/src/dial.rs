@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 /// Where a pod can be reached.
 #[derive(Debug, Clone)]
-pub struct PodEndpoint {
+pub(crate) struct PodEndpoint {
     /// Its sandbox.
     pub sandbox: String,
     /// Its addresses; none for pods with an isolated network.
@@ -18,7 +18,7 @@ pub struct PodEndpoint {
 }
 
 /// The number of a port that is given as number or as name of a container port.
-pub fn port_number(port: &IntOrString, container: &Container) -> Option<u16> {
+pub(crate) fn port_number(port: &IntOrString, container: &Container) -> Option<u16> {
     let number = match port {
         IntOrString::Int(n) => Some(*n),
         IntOrString::String(name) => {
@@ -41,7 +41,7 @@ pub fn port_number(port: &IntOrString, container: &Container) -> Option<u16> {
 ///
 /// # Errors
 /// The connection's; the caller sets the deadline.
-pub async fn connect(
+pub(crate) async fn connect(
     runtime: &dyn Runtime,
     pod: &Pod,
     reach: &PodEndpoint,

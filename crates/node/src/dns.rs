@@ -18,7 +18,7 @@ const MAX_SEARCHES: usize = 32;
 const MAX_SERVERS: usize = 3;
 
 /// What `/etc/resolv.conf` of a host says.
-pub fn parse_resolv_conf(text: &str) -> cri::DnsConfig {
+pub(crate) fn parse_resolv_conf(text: &str) -> cri::DnsConfig {
     let mut out = cri::DnsConfig::default();
     for line in text.lines() {
         let line = line.split(['#', ';']).next().unwrap_or_default();
@@ -34,7 +34,7 @@ pub fn parse_resolv_conf(text: &str) -> cri::DnsConfig {
 }
 
 /// The sandbox's DNS configuration.
-pub fn config(pod: &Pod, cluster: &ClusterDns, host: &cri::DnsConfig) -> cri::DnsConfig {
+pub(crate) fn config(pod: &Pod, cluster: &ClusterDns, host: &cri::DnsConfig) -> cri::DnsConfig {
     let spec = pod.pod_spec();
     let policy = spec.dns_policy.as_deref().unwrap_or("ClusterFirst");
     let cluster_first = match policy {
@@ -104,7 +104,7 @@ fn full_name(pod: &Pod, cluster_domain: &str) -> Option<String> {
 ///
 /// # Errors
 /// The full name, where it is longer than the kernel takes.
-pub fn machine_name(pod: &Pod, cluster_domain: &str) -> Result<String, String> {
+pub(crate) fn machine_name(pod: &Pod, cluster_domain: &str) -> Result<String, String> {
     let full = pod.pod_spec().set_hostname_as_fqdn == Some(true);
     match full_name(pod, cluster_domain).filter(|_| full) {
         Some(name) if name.len() > MAX_HOSTNAME => Err(name),
@@ -114,7 +114,7 @@ pub fn machine_name(pod: &Pod, cluster_domain: &str) -> Result<String, String> {
 }
 
 /// The pod's `/etc/hosts`. `host_file` is the node's own, for pods in the host's network.
-pub fn hosts_file(
+pub(crate) fn hosts_file(
     pod: &Pod,
     ips: &[String],
     cluster_domain: &str,

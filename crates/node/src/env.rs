@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Why a container's environment cannot be built; becomes the message of `CreateContainerConfigError`.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// A ConfigMap or Secret that is not optional does not exist.
     #[error("{kind} \"{name}\" not found")]
     Missing {
@@ -72,7 +72,7 @@ const WORD: usize = 9;
 
 /// What the node itself knows and the downward API may show.
 #[derive(Debug, Clone, Default)]
-pub struct NodeFacts {
+pub(crate) struct NodeFacts {
     /// Addresses of the node, the first is `status.hostIP`.
     pub host_ips: Vec<String>,
     /// Addresses of the pod's sandbox.
@@ -85,7 +85,7 @@ pub struct NodeFacts {
 
 /// A built environment.
 #[derive(Debug)]
-pub struct Environment {
+pub(crate) struct Environment {
     /// The variables in order, names unique.
     vars: Vec<(String, String)>,
     /// Where each is.
@@ -107,14 +107,14 @@ impl Environment {
     }
 
     /// The variables in order, names unique.
-    pub fn vars(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub(crate) fn vars(&self) -> impl Iterator<Item = (&str, &str)> {
         self.vars
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// Value of a variable.
-    pub fn get(&self, name: &str) -> Option<&str> {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.places
             .get(name)
             .map(|place| self.vars[*place].1.as_str())
@@ -124,7 +124,7 @@ impl Environment {
     ///
     /// # Errors
     /// [`Error::TooLong`].
-    pub fn expand<'a>(
+    pub(crate) fn expand<'a>(
         &mut self,
         word: &str,
         others: impl Fn(&str) -> Option<Cow<'a, str>>,
@@ -163,7 +163,7 @@ impl Environment {
 ///
 /// # Errors
 /// [`Error`] for references that cannot be followed and are not optional.
-pub async fn build(
+pub(crate) async fn build(
     pod: &Pod,
     container: &Container,
     facts: &NodeFacts,
@@ -339,7 +339,7 @@ fn missing_key(
 ///
 /// # Errors
 /// [`Error::FieldPath`] for any other path.
-pub fn field_value(pod: &Pod, path: &str, facts: &NodeFacts) -> Result<String, Error> {
+pub(crate) fn field_value(pod: &Pod, path: &str, facts: &NodeFacts) -> Result<String, Error> {
     let meta = &pod.metadata;
     if let Some((map, key)) = path.split_once("['") {
         let key = key
@@ -381,7 +381,7 @@ pub fn field_value(pod: &Pod, path: &str, facts: &NodeFacts) -> Result<String, E
 }
 
 /// `key="value"` lines, sorted, as files of the downward API show labels and annotations.
-pub fn format_map(map: Option<&BTreeMap<String, String>>) -> String {
+pub(crate) fn format_map(map: Option<&BTreeMap<String, String>>) -> String {
     let lines: Vec<String> = map
         .into_iter()
         .flatten()
@@ -419,7 +419,7 @@ fn go_quote(text: &str) -> String {
 ///
 /// # Errors
 /// [`Error::Resource`] for unknown resources or containers.
-pub fn resource_value(
+pub(crate) fn resource_value(
     pod: &Pod,
     own: Option<&Container>,
     selector: &ResourceFieldSelector,

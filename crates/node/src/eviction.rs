@@ -5,14 +5,14 @@
 //! loop around them. Specified by the page "Node-pressure Eviction" of Kubernetes' documentation.
 
 pub(crate) mod measure;
-pub mod rank;
-pub mod signals;
-pub mod state;
-pub mod storage;
+pub(crate) mod rank;
+pub(crate) mod signals;
+pub(crate) mod state;
+pub(crate) mod storage;
 
 pub(crate) use measure::image_space;
-pub use measure::{Measure, SystemMeasure};
-pub use signals::{Condition, Config};
+pub(crate) use measure::{Measure, SystemMeasure};
+pub(crate) use signals::{Condition, Config};
 
 use crate::admission::Refusal;
 use crate::agent::Inputs;

@@ -10,7 +10,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// What went wrong, for the event.
-pub async fn run_hook(
+pub(crate) async fn run_hook(
     runtime: &dyn Runtime,
     pod: &Pod,
     container: &Container,

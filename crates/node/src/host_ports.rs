@@ -7,7 +7,7 @@ const ANY_ADDRESS: &str = "0.0.0.0";
 
 /// A port of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostPort {
+pub(crate) struct HostPort {
     /// The number.
     pub port: i32,
     /// `TCP`, `UDP` or `SCTP`.
@@ -18,7 +18,7 @@ pub struct HostPort {
 
 impl HostPort {
     /// Whether one of the two can only be had without the other.
-    pub fn conflicts(&self, other: &Self) -> bool {
+    pub(crate) fn conflicts(&self, other: &Self) -> bool {
         let same_address = self.address == other.address
             || [&self.address, &other.address]
                 .iter()
@@ -28,7 +28,7 @@ impl HostPort {
 }
 
 /// The ports of the node that the pod's containers and sidecars take.
-pub fn host_ports(pod: &Pod) -> Vec<HostPort> {
+pub(crate) fn host_ports(pod: &Pod) -> Vec<HostPort> {
     let mut taken = Vec::new();
     for (role, container) in pod.all_containers() {
         if !matches!(role, Role::Main | Role::Sidecar) {

@@ -4,7 +4,7 @@
 
 mod rotate;
 
-pub use rotate::{LogRotation, remove_log, rotate_if_large};
+pub(crate) use rotate::{LogRotation, remove_log, rotate_if_large};
 
 use crate::paths::{PRIVATE_DIR, Paths};
 use async_trait::async_trait;
@@ -31,7 +31,7 @@ const OPENING: Duration = Duration::from_secs(10);
 /// Where a container's log is. Log collectors and others may write below the directory of all logs, so links there are
 /// not followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogFile {
+pub(crate) struct LogFile {
     root: PathBuf,
     /// Below the root.
     path: PathBuf,
@@ -41,7 +41,7 @@ impl LogFile {
     /// The log at a path. Below the node's directory of logs no part of it may be a link; elsewhere, where only a
     /// runtime may have put it, the file may not.
     #[must_use]
-    pub fn new(paths: &Paths, path: &Path) -> Self {
+    pub(crate) fn new(paths: &Paths, path: &Path) -> Self {
         match path.strip_prefix(paths.log_root()) {
             Ok(below) => Self {
                 root: paths.log_root().to_owned(),
@@ -53,7 +53,7 @@ impl LogFile {
 
     /// The log at a path whose directory only the host can shape.
     #[must_use]
-    pub fn at(path: &Path) -> Self {
+    pub(crate) fn at(path: &Path) -> Self {
         Self {
             root: path.parent().unwrap_or(Path::new("/")).to_owned(),
             path: path.file_name().map(PathBuf::from).unwrap_or_default(),
@@ -94,7 +94,7 @@ impl LogFile {
 
 /// What of a log is wanted.
 #[derive(Debug, Clone, Default)]
-pub struct LogOptions {
+pub(crate) struct LogOptions {
     /// Go on as the container writes.
     pub follow: bool,
     /// Only the last lines.
@@ -111,23 +111,13 @@ pub struct LogOptions {
 
 /// Tells whether the container that writes a log still runs.
 #[async_trait]
-pub trait Writing: Send + Sync {
+pub(crate) trait Writing: Send + Sync {
     /// False once it has ended; what it wrote before is then in the file.
     async fn writing(&self) -> bool;
 }
 
-/// A container that has ended.
-pub struct Ended;
-
-#[async_trait]
-impl Writing for Ended {
-    async fn writing(&self) -> bool {
-        false
-    }
-}
-
 /// Reads one log.
-pub struct LogReader {
+pub(crate) struct LogReader {
     log: LogFile,
     file: File,
     options: LogOptions,
@@ -147,7 +137,7 @@ impl LogReader {
     ///
     /// # Errors
     /// I/O errors; a missing file is one, unless it is to be followed and may still come.
-    pub async fn open(
+    pub(crate) async fn open(
         log: LogFile,
         options: LogOptions,
         writer: Box<dyn Writing>,
@@ -182,7 +172,7 @@ impl LogReader {
     ///
     /// # Errors
     /// I/O errors.
-    pub async fn next(&mut self) -> io::Result<Option<Bytes>> {
+    pub(crate) async fn next(&mut self) -> io::Result<Option<Bytes>> {
         let mut chunk = vec![0; CHUNK];
         while self.left > 0 {
             let most = usize::try_from(self.unread).unwrap_or(CHUNK).min(CHUNK);
@@ -340,7 +330,7 @@ async fn tail_offset(file: &mut File, size: u64, lines: u64) -> io::Result<u64> 
 ///
 /// # Errors
 /// I/O errors.
-pub fn last_lines(log: &LogFile, lines: usize, max_bytes: usize) -> io::Result<String> {
+pub(crate) fn last_lines(log: &LogFile, lines: usize, max_bytes: usize) -> io::Result<String> {
     use std::io::{Read, Seek};
     let mut file = log.open()?;
     let size = file.metadata()?.len();

@@ -2,7 +2,7 @@
 
 mod sysfs;
 
-pub use sysfs::read as read_hardware;
+pub(crate) use sysfs::read as read_hardware;
 
 use crate::resources::{Amounts, Quantities, amount, hugepage_resource, quantity};
 use davit_topology::Hardware;
@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Facts about the machine, read once at start.
 #[derive(Debug, Clone)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// Processors this process may use.
     pub cpus: usize,
     /// Memory in bytes.
@@ -30,18 +30,18 @@ pub struct Machine {
 }
 
 /// Version the node reports, the API level it follows.
-pub const VERSION: &str = "v1.36.0+davit";
+pub(crate) const VERSION: &str = "v1.36.0+davit";
 
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
 
 impl Machine {
     /// The CPUs in thousandths.
-    pub fn milli_cpus(&self) -> i64 {
+    pub(crate) fn milli_cpus(&self) -> i64 {
         i64::try_from(self.cpus).unwrap_or(i64::MAX / 1000) * 1000
     }
 
     /// Reads the machine; `root` is the node's directory, whose file system is reported as ephemeral storage.
-    pub fn discover(root: &Path) -> Self {
+    pub(crate) fn discover(root: &Path) -> Self {
         let read = |path: &str| {
             std::fs::read_to_string(path)
                 .unwrap_or_default()
@@ -67,7 +67,7 @@ impl Machine {
             unified_cgroup: unified,
             reserved: Amounts::new(),
             info: NodeSystemInfo {
-                architecture: architecture().to_owned(),
+                architecture: davit_api::architecture().to_owned(),
                 boot_id,
                 kernel_version: read("/proc/sys/kernel/osrelease"),
                 kubelet_version: VERSION.to_owned(),
@@ -86,19 +86,19 @@ impl Machine {
     }
 
     /// Shows another machine than the one at hand: its CPUs, memory and huge pages.
-    pub fn describe(&mut self, hardware: &Hardware) {
+    pub(crate) fn describe(&mut self, hardware: &Hardware) {
         self.cpus = hardware.all_cpus().len();
         self.memory = i64::try_from(hardware.memory()).unwrap_or(i64::MAX);
         self.hugepages = hardware.hugepages().into_iter().collect();
     }
 
     /// Sizes of huge pages in bytes.
-    pub fn hugepage_sizes(&self) -> Vec<u64> {
+    pub(crate) fn hugepage_sizes(&self) -> Vec<u64> {
         self.hugepages.iter().map(|(size, _)| *size).collect()
     }
 
     /// Capacity of the node without devices.
-    pub fn capacity(&self, max_pods: u32) -> Quantities {
+    pub(crate) fn capacity(&self, max_pods: u32) -> Quantities {
         let mut out = Quantities::from([
             ("cpu".to_owned(), Quantity(self.cpus.to_string())),
             (
@@ -125,7 +125,7 @@ impl Machine {
     }
 
     /// Allocatable of the node without devices: huge pages are taken off the memory, a tenth of the disk is kept back.
-    pub fn allocatable(&self, max_pods: u32) -> Quantities {
+    pub(crate) fn allocatable(&self, max_pods: u32) -> Quantities {
         let mut out = self.capacity(max_pods);
         let huge: i64 = self
             .hugepages
@@ -151,17 +151,6 @@ impl Machine {
             }
         }
         out
-    }
-}
-
-/// Go's name of the processor architecture.
-pub fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        "x86" => "386",
-        "powerpc64" => "ppc64le",
-        other => other,
     }
 }
 

@@ -12,41 +12,41 @@ use prometheus_client::registry::Registry;
 
 /// Label of admission refusals.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Reason {
+pub(crate) struct Reason {
     /// The reason in the pod's status.
     pub reason: String,
 }
 
 /// Label of running containers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct ContainerState {
+pub(crate) struct ContainerState {
     /// `running`, `exited`, `created`, `unknown`.
     pub container_state: String,
 }
 
 /// Label of counts by operation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Operation {
+pub(crate) struct Operation {
     /// `create`, `update`, `kill`, `sync`.
     pub operation_type: String,
 }
 
 /// Label of the node's name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct NodeName {
+pub(crate) struct NodeName {
     /// The name.
     pub node: String,
 }
 
 /// Label of evictions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct EvictionSignal {
+pub(crate) struct EvictionSignal {
     /// What ran short.
     pub eviction_signal: String,
 }
 
 /// The node's metrics.
-pub struct Metrics {
+pub(crate) struct Metrics {
     registry: Mutex<Registry>,
     /// `kubelet_admission_rejections_total`.
     pub rejections: Family<Reason, Counter>,
@@ -81,7 +81,7 @@ fn durations() -> Histogram {
 impl Metrics {
     /// Makes and registers the metrics; `more` registers those of other parts, without the prefix `kubelet_` that they
     /// get, `plain` those that have none.
-    pub fn new(
+    pub(crate) fn new(
         node_name: &str,
         more: impl FnOnce(&mut Registry),
         plain: impl FnOnce(&mut Registry),
@@ -171,12 +171,12 @@ impl Metrics {
     }
 
     /// Adds metrics that are made when they are asked for, under their whole names.
-    pub fn add_collector(&self, collector: Box<dyn Collector>) {
+    pub(crate) fn add_collector(&self, collector: Box<dyn Collector>) {
         self.registry.lock().register_collector(collector);
     }
 
     /// The metrics as text.
-    pub fn encode(&self) -> String {
+    pub(crate) fn encode(&self) -> String {
         let mut out = String::new();
         // Writing into a String cannot fail.
         let _ = prometheus_client::encoding::text::encode(&mut out, &self.registry.lock());

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 /// Result of a probe of one container instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProbeResult {
+pub(crate) enum ProbeResult {
     /// Passed.
     Success,
     /// Failed as often as the threshold asks.
@@ -23,7 +23,7 @@ pub enum ProbeResult {
 }
 
 /// The probe results the plan looks at, by container ID.
-pub trait ProbeView {
+pub(crate) trait ProbeView {
     /// Last result of the liveness probe.
     fn liveness(&self, container_id: &str) -> Option<ProbeResult>;
     /// Last result of the startup probe.
@@ -31,7 +31,7 @@ pub trait ProbeView {
 }
 
 /// Everything a plan is made from.
-pub struct Input<'a> {
+pub(crate) struct Input<'a> {
     /// The pod; its status counts the restarts of instances that the runtime does not have.
     pub pod: &'a Pod,
     /// What the runtime has.
@@ -48,7 +48,7 @@ pub struct Input<'a> {
 
 /// Start of one container.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Start {
+pub(crate) struct Start {
     /// Its role.
     pub role: Role,
     /// Place in its list of the spec.
@@ -65,7 +65,7 @@ pub struct Start {
 
 /// A back-off that runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wait {
+pub(crate) struct Wait {
     /// What is left.
     pub left: SignedDuration,
     /// The whole wait.
@@ -74,7 +74,7 @@ pub struct Wait {
 
 /// Kill of one container that is not part of the pod's end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kill {
+pub(crate) struct Kill {
     /// Runtime ID.
     pub id: String,
     /// Container name.
@@ -87,7 +87,7 @@ pub struct Kill {
 
 /// Why one container is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KillReason {
+pub(crate) enum KillReason {
     /// Its definition changed.
     Changed,
     /// Its liveness probe failed.
@@ -102,7 +102,7 @@ pub enum KillReason {
 
 /// What is to be done about the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sandbox {
+pub(crate) enum Sandbox {
     /// It is right.
     Keep(String),
     /// A new one has to be made; the old ones are stopped first.
@@ -116,7 +116,7 @@ pub enum Sandbox {
 
 /// The actions on one pod.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Everything that runs has to end (the pod is over, or its sandbox is replaced).
     pub kill_pod: bool,
     /// The sandbox.
@@ -129,7 +129,7 @@ pub struct Plan {
 
 impl Plan {
     /// The shortest wait among back-offs.
-    pub fn next_wait(&self) -> Option<SignedDuration> {
+    pub(crate) fn next_wait(&self) -> Option<SignedDuration> {
         self.start
             .iter()
             .filter_map(|s| s.wait)
@@ -139,12 +139,12 @@ impl Plan {
 }
 
 /// Key of a container's restart back-off: a changed image starts afresh.
-pub fn backoff_key(container: &Container) -> String {
+pub(crate) fn backoff_key(container: &Container) -> String {
     format!("{}/{}", container.name, container_hash(container))
 }
 
 /// Makes the plan.
-pub fn plan(input: &Input<'_>) -> Plan {
+pub(crate) fn plan(input: &Input<'_>) -> Plan {
     let mut plan = match sandbox_step(input) {
         Step::Done(plan) => return plan,
         Step::Keep(plan) => plan,

@@ -35,7 +35,7 @@ struct Awaited {
 
 /// Pods by UID.
 #[derive(Default)]
-pub struct PodTable {
+pub(crate) struct PodTable {
     entries: Mutex<HashMap<String, Entry>>,
     changes: PodChanges,
     room: watch::Sender<()>,
@@ -46,7 +46,7 @@ pub struct PodTable {
 #[error(
     "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
 )]
-pub struct Shortage {
+pub(crate) struct Shortage {
     /// The resource.
     pub resource: String,
     /// What the pod asks for.
@@ -61,7 +61,7 @@ pub struct Shortage {
 
 /// Why a pod cannot have what it asks for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ReserveError {
+pub(crate) enum ReserveError {
     /// A resource does not suffice.
     #[error("{0}")]
     Shortage(Shortage),
@@ -77,7 +77,7 @@ pub enum ReserveError {
 
 impl ReserveError {
     /// `status.reason` of a pod that is refused for it.
-    pub fn reason(&self) -> String {
+    pub(crate) fn reason(&self) -> String {
         match self {
             Self::Shortage(shortage) => format!("OutOf{}", shortage.resource),
             Self::Ports { .. } => "NodePorts".to_owned(),
@@ -85,7 +85,7 @@ impl ReserveError {
     }
 
     /// Whether pods that are ending will give back enough.
-    pub fn waiting_helps(&self) -> bool {
+    pub(crate) fn waiting_helps(&self) -> bool {
         match self {
             Self::Shortage(shortage) => shortage.will_suffice,
             Self::Ports { will_be_free } => *will_be_free,
@@ -95,7 +95,7 @@ impl ReserveError {
 
 impl PodTable {
     /// Takes a pod in, or its newer version.
-    pub fn set(&self, pod: &Arc<Pod>) {
+    pub(crate) fn set(&self, pod: &Arc<Pod>) {
         let mut entries = self.entries.lock();
         match entries.get_mut(pod.uid()) {
             Some(entry) => {
@@ -122,19 +122,19 @@ impl PodTable {
     }
 
     /// Tells which pods are new, changed or gone.
-    pub fn changes(&self) -> &PodChanges {
+    pub(crate) fn changes(&self) -> &PodChanges {
         &self.changes
     }
 
     /// The pod is gone from its source: what it holds will be free when its containers have ended.
-    pub fn set_ending(&self, uid: &str) {
+    pub(crate) fn set_ending(&self, uid: &str) {
         if let Some(entry) = self.entries.lock().get_mut(uid) {
             entry.ending = true;
         }
     }
 
     /// The pod's containers have ended for good; what it reserved is free.
-    pub fn set_ended(&self, uid: &str) {
+    pub(crate) fn set_ended(&self, uid: &str) {
         if let Some(entry) = self.entries.lock().get_mut(uid) {
             entry.ended = true;
             entry.awaited = None;
@@ -144,24 +144,24 @@ impl PodTable {
     }
 
     /// Forgets a pod.
-    pub fn remove(&self, uid: &str) {
+    pub(crate) fn remove(&self, uid: &str) {
         self.entries.lock().remove(uid);
         self.changes.changed(uid);
         self.room.send_replace(());
     }
 
     /// Changes when a resize that waited may fit.
-    pub fn room(&self) -> watch::Receiver<()> {
+    pub(crate) fn room(&self) -> watch::Receiver<()> {
         self.room.subscribe()
     }
 
     /// One pod.
-    pub fn get(&self, uid: &str) -> Option<Arc<Pod>> {
+    pub(crate) fn get(&self, uid: &str) -> Option<Arc<Pod>> {
         self.entries.lock().get(uid).map(|e| e.pod.clone())
     }
 
     /// A pod by namespace and name, the live one where several have it.
-    pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+    pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         let entries = self.entries.lock();
         let named = entries
             .values()
@@ -174,7 +174,7 @@ impl PodTable {
     ///
     /// # Errors
     /// The first resource that does not suffice, or that a port is taken.
-    pub fn reserve(
+    pub(crate) fn reserve(
         &self,
         pod: &Pod,
         available: &Amounts,
@@ -199,7 +199,7 @@ impl PodTable {
     ///
     /// # Errors
     /// The resource that does not suffice for this pod, which waits from now on.
-    pub fn resize(
+    pub(crate) fn resize(
         &self,
         wanted: &Arc<Pod>,
         since: Timestamp,
@@ -249,7 +249,7 @@ impl PodTable {
     }
 
     /// The pod asks for no other size than the one it has.
-    pub fn settle(&self, pod: &Pod) {
+    pub(crate) fn settle(&self, pod: &Pod) {
         let size = amounts(pod);
         if let Some(entry) = self.entries.lock().get_mut(pod.uid())
             && (entry.awaited.take().is_some() || entry.reserved.as_ref() != Some(&size))
@@ -259,7 +259,7 @@ impl PodTable {
     }
 
     /// Notes what a pod that runs already holds, without any check.
-    pub fn adopt(&self, pod: &Pod) {
+    pub(crate) fn adopt(&self, pod: &Pod) {
         if let Some(entry) = self.entries.lock().get_mut(pod.uid()) {
             entry.reserved = Some(amounts(pod));
         }

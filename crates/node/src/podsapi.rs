@@ -28,7 +28,7 @@ use crate::pod_table::PodTable;
 use crate::status_manager::StatusManager;
 
 /// The folder of the socket below the agent's root.
-pub const PODS_API_DIR: &str = "pods-api";
+pub(crate) const PODS_API_DIR: &str = "pods-api";
 /// Changes that may wait to be looked at.
 const CHANGES: usize = 1000;
 /// Events that may wait for one client.
@@ -36,7 +36,7 @@ const WAITING: usize = 100;
 
 /// Tells which pods have changed, by UID; cheap when nobody listens.
 #[derive(Debug, Clone)]
-pub struct PodChanges(broadcast::Sender<Arc<str>>);
+pub(crate) struct PodChanges(broadcast::Sender<Arc<str>>);
 
 impl Default for PodChanges {
     fn default() -> Self {
@@ -46,7 +46,7 @@ impl Default for PodChanges {
 
 impl PodChanges {
     /// The pod, or its status, has changed, or it is gone.
-    pub fn changed(&self, uid: &str) {
+    pub(crate) fn changed(&self, uid: &str) {
         if self.0.receiver_count() > 0 {
             // The last receiver may have gone meanwhile.
             let _nobody = self.0.send(uid.into());

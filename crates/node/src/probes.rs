@@ -8,9 +8,11 @@ mod grpc;
 mod http;
 mod metrics;
 
-pub use check::{Outcome, Target, exec_check, run_check};
-pub use http::{HttpRequest, HttpResponse, http_get};
-pub use metrics::ProbeMetrics;
+pub(crate) use check::{Outcome, Target, exec_check, run_check};
+#[cfg(test)]
+pub(crate) use http::HttpResponse;
+pub(crate) use http::{HttpRequest, http_get};
+pub(crate) use metrics::ProbeMetrics;
 
 use crate::plan::{ProbeResult, ProbeView};
 use crate::pod::{PodExt, Role};
@@ -29,7 +31,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 /// Which of the three probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Runs first; the others wait for it.
     Startup,
     /// Decides whether the container gets traffic.
@@ -40,7 +42,7 @@ pub enum Kind {
 
 impl Kind {
     /// The word in events.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Startup => "Startup",
             Self::Readiness => "Readiness",
@@ -51,14 +53,14 @@ impl Kind {
 
 /// Results of all probes of the node.
 #[derive(Default)]
-pub struct Results {
+pub(crate) struct Results {
     results: Mutex<HashMap<(String, Kind), ProbeResult>>,
     metrics: ProbeMetrics,
 }
 
 impl Results {
     /// The last result.
-    pub fn get(&self, container_id: &str, kind: Kind) -> Option<ProbeResult> {
+    pub(crate) fn get(&self, container_id: &str, kind: Kind) -> Option<ProbeResult> {
         self.results
             .lock()
             .get(&(container_id.to_owned(), kind))
@@ -66,7 +68,7 @@ impl Results {
     }
 
     /// Notes a result; tells whether it is another than before.
-    pub fn set(&self, container_id: &str, kind: Kind, result: ProbeResult) -> bool {
+    pub(crate) fn set(&self, container_id: &str, kind: Kind, result: ProbeResult) -> bool {
         self.results
             .lock()
             .insert((container_id.to_owned(), kind), result)
@@ -74,7 +76,7 @@ impl Results {
     }
 
     /// What is counted of the node's probes.
-    pub fn metrics(&self) -> &ProbeMetrics {
+    pub(crate) fn metrics(&self) -> &ProbeMetrics {
         &self.metrics
     }
 
@@ -105,7 +107,7 @@ impl ReadyView for Results {
 type Probed = BTreeSet<(String, Kind)>;
 
 /// The probes of one pod. Dropping it ends them.
-pub struct PodProbes {
+pub(crate) struct PodProbes {
     runtime: Arc<dyn Runtime>,
     recorder: EventRecorder,
     results: Arc<Results>,
@@ -118,7 +120,7 @@ pub struct PodProbes {
 
 impl PodProbes {
     /// No probes yet; `wake` is notified when a result changes.
-    pub fn new(
+    pub(crate) fn new(
         runtime: Arc<dyn Runtime>,
         recorder: EventRecorder,
         results: Arc<Results>,
@@ -136,7 +138,7 @@ impl PodProbes {
     }
 
     /// Starts the probes of containers that run and ends those of containers that do not.
-    pub fn sync(&mut self, pod: &Arc<Pod>, runtime: &PodRuntime) {
+    pub(crate) fn sync(&mut self, pod: &Arc<Pod>, runtime: &PodRuntime) {
         while self.tasks.try_join_next().is_some() {}
         let lives = |id: &str| runtime.by_id(id).is_some_and(|c| c.state == State::Running);
         let dead: Vec<(String, Kind)> = self
@@ -226,7 +228,7 @@ impl PodProbes {
     }
 
     /// Ends startup and liveness probes; readiness goes on while a pod ends.
-    pub fn stop_restarting(&mut self) {
+    pub(crate) fn stop_restarting(&mut self) {
         self.running.retain(|(_, kind), task| {
             if *kind == Kind::Readiness {
                 return true;

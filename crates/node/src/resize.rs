@@ -8,8 +8,8 @@
 mod order;
 mod record;
 
-pub use order::Precedence;
-pub use record::{Actual, Record, RecordError};
+pub(crate) use order::Precedence;
+pub(crate) use record::{Actual, Record};
 
 use crate::pod::{PodExt, Role};
 use crate::resources::{Amounts, Qos, Quantities, amount, pod_requests};
@@ -24,13 +24,13 @@ use std::collections::BTreeMap;
 const NAMES: [&str; 2] = ["cpu", "memory"];
 
 /// Condition: the pod asks for a size that it has not been granted.
-pub const PENDING: &str = "PodResizePending";
+pub(crate) const PENDING: &str = "PodResizePending";
 /// Condition: a granted size is on its way into the containers.
-pub const IN_PROGRESS: &str = "PodResizeInProgress";
+pub(crate) const IN_PROGRESS: &str = "PodResizeInProgress";
 
 /// Resources of the containers that can be resized, and of the pod as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Sizes {
+pub(crate) struct Sizes {
     /// `spec.resources`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<ResourceRequirements>,
@@ -46,7 +46,7 @@ fn is_resizable(role: Role) -> bool {
 
 impl Sizes {
     /// What the spec of a pod asks for.
-    pub fn of(pod: &Pod) -> Self {
+    pub(crate) fn of(pod: &Pod) -> Self {
         let containers = pod.all_containers().into_iter();
         let containers = containers.filter(|(role, _)| is_resizable(*role));
         let size = |c: &Container| c.resources.clone().unwrap_or_default();
@@ -59,7 +59,7 @@ impl Sizes {
     }
 
     /// What a pod had been granted by the status in the API: for a pod that ran when the node agent was not there.
-    pub fn by_status(pod: &Pod) -> Self {
+    pub(crate) fn by_status(pod: &Pod) -> Self {
         let mut sizes = Self::of(pod);
         let status = pod.pod_status();
         let all = status.init_container_statuses.iter().flatten();
@@ -75,7 +75,7 @@ impl Sizes {
     }
 
     /// Whether cpu and memory are the same everywhere.
-    pub fn same(&self, other: &Self) -> bool {
+    pub(crate) fn same(&self, other: &Self) -> bool {
         let empty = ResourceRequirements::default();
         let level = |s: &Self| s.pod.clone().unwrap_or_default();
         same_size(&level(self), &level(other))
@@ -86,7 +86,7 @@ impl Sizes {
     }
 
     /// Gives the pod these sizes.
-    pub fn put_into(&self, pod: &mut Pod) {
+    pub(crate) fn put_into(&self, pod: &mut Pod) {
         let Some(spec) = &mut pod.spec else { return };
         if self.pod.is_some() {
             spec.resources.clone_from(&self.pod);
@@ -165,12 +165,12 @@ fn same_resource(a: &ResourceRequirements, b: &ResourceRequirements, name: &str)
 }
 
 /// Whether cpu and memory are the same, however they are written.
-pub fn same_size(a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
+pub(crate) fn same_size(a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
     NAMES.iter().all(|name| same_resource(a, b, name))
 }
 
 /// Whether a container has to be started anew to get from one size to another, by its `resizePolicy`.
-pub fn needs_restart(
+pub(crate) fn needs_restart(
     container: &Container,
     from: &ResourceRequirements,
     to: &ResourceRequirements,
@@ -184,7 +184,7 @@ pub fn needs_restart(
 
 /// What the decision depends on beside the pod.
 #[derive(Debug, Clone, Copy)]
-pub struct NodeLimits<'a> {
+pub(crate) struct NodeLimits<'a> {
     /// The CPU manager hands out CPUs for exclusive use.
     pub static_cpus: bool,
     /// The memory manager pins memory.
@@ -194,7 +194,7 @@ pub struct NodeLimits<'a> {
 }
 
 /// Why this node can never give `wanted` its size; `None` when it is a matter of what others hold.
-pub fn infeasible(wanted: &Pod, granted: &Sizes, node: &NodeLimits<'_>) -> Option<String> {
+pub(crate) fn infeasible(wanted: &Pod, granted: &Sizes, node: &NodeLimits<'_>) -> Option<String> {
     if wanted.is_static() {
         return Some("In-place resize of static-pods is not supported".to_owned());
     }
@@ -230,7 +230,7 @@ pub fn infeasible(wanted: &Pod, granted: &Sizes, node: &NodeLimits<'_>) -> Optio
 }
 
 /// What events about a resize tell in machine-readable form.
-pub fn details(pod: &Pod, error: Option<&str>) -> String {
+pub(crate) fn details(pod: &Pod, error: Option<&str>) -> String {
     let list = |wanted: Role| -> Vec<Value> {
         let all = pod.all_containers().into_iter();
         let some = all.filter(|(role, _)| *role == wanted);

@@ -17,7 +17,7 @@ pub(crate) const CONDITION: &str = "AllContainersRestarting";
 pub(crate) const REASON: &str = "RestartingAllContainers";
 /// What is to be done about it.
 #[derive(Debug)]
-pub enum Step<'a> {
+pub(crate) enum Step<'a> {
     /// Nothing.
     Nothing,
     /// End and remove these, in this order.
@@ -27,7 +27,7 @@ pub enum Step<'a> {
 }
 
 /// Whether a container of the pod has such a rule.
-pub fn is_possible(pod: &Pod) -> bool {
+pub(crate) fn is_possible(pod: &Pod) -> bool {
     may_restart_all(pod.pod_spec())
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn is_said(pod: &Pod) -> bool {
 }
 
 /// The next step for a pod with its newest status.
-pub fn step<'a>(pod: &Pod, runtime: &'a PodRuntime) -> Step<'a> {
+pub(crate) fn step<'a>(pod: &Pod, runtime: &'a PodRuntime) -> Step<'a> {
     if !is_possible(pod) {
         return Step::Nothing;
     }

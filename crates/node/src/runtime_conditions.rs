@@ -6,7 +6,7 @@ use davit_proto::cri::v1 as cri;
 const NETWORK_READY: &str = "NetworkReady";
 
 /// What is wrong with the runtime, for the node's `Ready` condition.
-pub fn problems(status: &cri::StatusResponse) -> Vec<String> {
+pub(crate) fn problems(status: &cri::StatusResponse) -> Vec<String> {
     let conditions = status.status.iter().flat_map(|s| &s.conditions);
     conditions.filter(|c| !c.status).map(describe).collect()
 }
@@ -23,7 +23,7 @@ fn describe(condition: &cri::RuntimeCondition) -> String {
 }
 
 /// Why pods cannot be connected now; `None` when they can, or the runtime does not answer (it will say itself why).
-pub async fn network_problem(runtime: &dyn Runtime) -> Option<String> {
+pub(crate) async fn network_problem(runtime: &dyn Runtime) -> Option<String> {
     let status = runtime.status().await.ok()?.status?;
     let network = status
         .conditions
@@ -33,7 +33,7 @@ pub async fn network_problem(runtime: &dyn Runtime) -> Option<String> {
 }
 
 /// The message of a condition that has several causes, as Go joins errors.
-pub fn joined(problems: &[String]) -> String {
+pub(crate) fn joined(problems: &[String]) -> String {
     match problems {
         [one] => one.clone(),
         many => format!("[{}]", many.join(", ")),

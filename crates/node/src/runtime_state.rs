@@ -10,36 +10,36 @@ use std::collections::BTreeMap;
 use std::collections::HashMap;
 
 /// Labels and annotations on sandboxes and containers, by which they are found again after a restart.
-pub mod keys {
+pub(crate) mod keys {
     /// Label: pod name.
-    pub const POD_NAME: &str = "io.kubernetes.pod.name";
+    pub(crate) const POD_NAME: &str = "io.kubernetes.pod.name";
     /// Label: pod namespace.
-    pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+    pub(crate) const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
     /// Label: pod UID.
-    pub const POD_UID: &str = "io.kubernetes.pod.uid";
+    pub(crate) const POD_UID: &str = "io.kubernetes.pod.uid";
     /// Label: container name.
-    pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+    pub(crate) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
     /// Annotation: hash of the parts of the container spec whose change restarts it.
-    pub const HASH: &str = "io.kubernetes.container.hash";
+    pub(crate) const HASH: &str = "io.kubernetes.container.hash";
     /// Annotation: how often the container was started before.
-    pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
+    pub(crate) const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
     /// Annotation: path of the termination message inside the container.
-    pub const TERMINATION_PATH: &str = "io.kubernetes.container.terminationMessagePath";
+    pub(crate) const TERMINATION_PATH: &str = "io.kubernetes.container.terminationMessagePath";
     /// Annotation: `File` or `FallbackToLogsOnError`.
-    pub const TERMINATION_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
+    pub(crate) const TERMINATION_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
     /// Annotation: container ports as JSON.
-    pub const PORTS: &str = "io.kubernetes.container.ports";
+    pub(crate) const PORTS: &str = "io.kubernetes.container.ports";
     /// Annotation: preStop hook as JSON, needed when the pod is gone from the API.
-    pub const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
+    pub(crate) const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
     /// Annotation: `terminationGracePeriodSeconds` of the pod.
-    pub const POD_GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
+    pub(crate) const POD_GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
     /// Annotation: grace period of the deletion.
-    pub const POD_DELETION_GRACE: &str = "io.kubernetes.pod.deletionGracePeriod";
+    pub(crate) const POD_DELETION_GRACE: &str = "io.kubernetes.pod.deletionGracePeriod";
 }
 
 /// State of a container in the runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub(crate) enum State {
     /// Created, not started.
     Created,
     /// Running.
@@ -52,7 +52,7 @@ pub enum State {
 
 impl State {
     /// From the CRI enumeration.
-    pub fn from_cri(state: i32) -> Self {
+    pub(crate) fn from_cri(state: i32) -> Self {
         match state {
             0 => Self::Created,
             1 => Self::Running,
@@ -64,7 +64,7 @@ impl State {
 
 /// One instance of a container.
 #[derive(Debug, Clone)]
-pub struct ContainerRecord {
+pub(crate) struct ContainerRecord {
     /// Runtime ID.
     pub id: String,
     /// Name in the pod spec.
@@ -103,7 +103,7 @@ pub struct ContainerRecord {
 
 /// One sandbox.
 #[derive(Debug, Clone)]
-pub struct SandboxRecord {
+pub(crate) struct SandboxRecord {
     /// Runtime ID.
     pub id: String,
     /// How many sandboxes of the pod there were before.
@@ -120,7 +120,7 @@ pub struct SandboxRecord {
 
 /// Everything the runtime has of one pod, newest first in each list.
 #[derive(Debug, Clone, Default)]
-pub struct PodRuntime {
+pub(crate) struct PodRuntime {
     /// Sandboxes.
     pub sandboxes: Vec<SandboxRecord>,
     /// Containers of all sandboxes.
@@ -129,39 +129,39 @@ pub struct PodRuntime {
 
 impl PodRuntime {
     /// The newest instance of a container.
-    pub fn latest(&self, name: &str) -> Option<&ContainerRecord> {
+    pub(crate) fn latest(&self, name: &str) -> Option<&ContainerRecord> {
         self.containers.iter().find(|c| c.name == name)
     }
 
     /// The instance before the newest.
-    pub fn previous(&self, name: &str) -> Option<&ContainerRecord> {
+    pub(crate) fn previous(&self, name: &str) -> Option<&ContainerRecord> {
         self.containers.iter().filter(|c| c.name == name).nth(1)
     }
 
     /// The instance with this runtime ID.
-    pub fn by_id(&self, id: &str) -> Option<&ContainerRecord> {
+    pub(crate) fn by_id(&self, id: &str) -> Option<&ContainerRecord> {
         self.containers.iter().find(|c| c.id == id)
     }
 
     /// The newest sandbox if it is up.
-    pub fn ready_sandbox(&self) -> Option<&SandboxRecord> {
+    pub(crate) fn ready_sandbox(&self) -> Option<&SandboxRecord> {
         self.sandboxes.first().filter(|s| s.ready)
     }
 
     /// Containers that run, or may run.
-    pub fn alive(&self) -> impl Iterator<Item = &ContainerRecord> {
+    pub(crate) fn alive(&self) -> impl Iterator<Item = &ContainerRecord> {
         self.containers
             .iter()
             .filter(|c| matches!(c.state, State::Running | State::Unknown))
     }
 
     /// Whether nothing of the pod runs any more.
-    pub fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         self.alive().next().is_none() && !self.sandboxes.iter().any(|s| s.ready)
     }
 
     /// Addresses of the pod.
-    pub fn ips(&self) -> &[String] {
+    pub(crate) fn ips(&self) -> &[String] {
         self.ready_sandbox().map_or(&[], |s| s.ips.as_slice())
     }
 }
@@ -170,7 +170,7 @@ impl PodRuntime {
 ///
 /// # Errors
 /// The runtime's; containers that vanish between list and status are left out.
-pub async fn observe(runtime: &dyn Runtime, uid: &str) -> Result<PodRuntime, Error> {
+pub(crate) async fn observe(runtime: &dyn Runtime, uid: &str) -> Result<PodRuntime, Error> {
     let labels = HashMap::from([(keys::POD_UID.to_owned(), uid.to_owned())]);
     let sandbox_filter = cri::PodSandboxFilter {
         label_selector: labels.clone().into_iter().collect(),
@@ -283,7 +283,7 @@ fn nanos(n: i64) -> Option<Timestamp> {
 }
 
 /// Hash of what makes a container a different one: its name and image. A changed hash restarts the container.
-pub fn container_hash(container: &Container) -> String {
+pub(crate) fn container_hash(container: &Container) -> String {
     let mut hasher = Sha256::new();
     hasher.update(container.name.as_bytes());
     hasher.update([0]);
@@ -295,7 +295,7 @@ pub fn container_hash(container: &Container) -> String {
 }
 
 /// Labels of a sandbox: the pod's own and the ones it is found by.
-pub fn sandbox_labels(pod: &Pod) -> HashMap<String, String> {
+pub(crate) fn sandbox_labels(pod: &Pod) -> HashMap<String, String> {
     let mut labels: HashMap<String, String> = pod
         .metadata
         .labels
@@ -310,7 +310,7 @@ pub fn sandbox_labels(pod: &Pod) -> HashMap<String, String> {
 }
 
 /// Labels of a container.
-pub fn container_labels(pod: &Pod, container: &Container) -> HashMap<String, String> {
+pub(crate) fn container_labels(pod: &Pod, container: &Container) -> HashMap<String, String> {
     HashMap::from([
         (keys::POD_NAME.to_owned(), pod.pod_name().to_owned()),
         (keys::POD_NAMESPACE.to_owned(), pod.ns().to_owned()),
@@ -320,7 +320,7 @@ pub fn container_labels(pod: &Pod, container: &Container) -> HashMap<String, Str
 }
 
 /// Annotations of a container; the node's own keys.
-pub fn container_annotations(
+pub(crate) fn container_annotations(
     pod: &Pod,
     container: &Container,
     restart_count: u32,

@@ -47,7 +47,7 @@ const READ_ONLY: &[&str] = &[
 
 /// Why a security context cannot be applied; message of `CreateContainerConfigError`.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// `runAsNonRoot` with UID 0 asked for.
     #[error(
         "container's runAsUser breaks non-root policy (pod: \"{pod}\", container: {container})"
@@ -189,7 +189,7 @@ fn groups_policy(context: Option<&PodSecurityContext>) -> i32 {
 }
 
 /// Security context of the sandbox; `users` where they are not the host's.
-pub fn sandbox(
+pub(crate) fn sandbox(
     pod: &Pod,
     seccomp_root: &std::path::Path,
     users: Option<&cri::UserNamespace>,
@@ -220,7 +220,7 @@ pub fn sandbox(
 }
 
 /// The user an image runs as: its number, or its name.
-pub struct ImageUser<'a> {
+pub(crate) struct ImageUser<'a> {
     /// Numeric user.
     pub uid: Option<i64>,
     /// Named user.
@@ -229,7 +229,7 @@ pub struct ImageUser<'a> {
 
 /// What the node has for the seccomp profiles of containers.
 #[derive(Debug, Clone, Copy)]
-pub struct SeccompOptions<'a> {
+pub(crate) struct SeccompOptions<'a> {
     /// Where profiles of files are.
     pub root: &'a std::path::Path,
     /// Containers that name no profile get the runtime's (`seccompDefault`).
@@ -251,7 +251,7 @@ impl SeccompOptions<'_> {
 ///
 /// # Errors
 /// `runAsNonRoot` that cannot be kept.
-pub fn container(
+pub(crate) fn container(
     pod: &Pod,
     container: &Container,
     image: &ImageUser<'_>,

@@ -21,7 +21,7 @@ mod usage;
 use crate::context::Context;
 use crate::pod::PodExt;
 use auth::Access;
-pub use auth::{AccessOptions, Authorize};
+pub(crate) use auth::{AccessOptions, Authorize};
 use bytes::Bytes;
 use davit_listen::{
     AnswerKind, ConnectionLimits, Connections, Exchange, HttpLimits, Lease, Socket, TrackedBody,
@@ -85,14 +85,14 @@ pub enum Error {
 ///
 /// # Errors
 /// [`Error::Bind`].
-pub async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address)
         .await
         .map_err(|source| Error::Bind { address, source })
 }
 
 /// The node server.
-pub struct Server {
+pub(crate) struct Server {
     state: Arc<Shared>,
     listener: TcpListener,
     port: u16,
@@ -125,7 +125,7 @@ impl Server {
     ///
     /// # Errors
     /// [`Error::Tls`] when the certificates cannot be used.
-    pub fn new(ctx: Arc<Context>, listener: TcpListener) -> Result<Self, Error> {
+    pub(crate) fn new(ctx: Arc<Context>, listener: TcpListener) -> Result<Self, Error> {
         let requested = ctx
             .options
             .server_tls_bootstrap
@@ -155,12 +155,12 @@ impl Server {
     }
 
     /// The port that is listened on.
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
     /// Serves until `cancel`.
-    pub async fn run(self, cancel: CancellationToken) {
+    pub(crate) async fn run(self, cancel: CancellationToken) {
         let mut connections = JoinSet::new();
         if let Some(requested) = self.requested.clone() {
             let renewal = serving::run(self.state.ctx.clone(), requested, cancel.clone());

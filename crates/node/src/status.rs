@@ -4,9 +4,6 @@ mod conditions;
 mod containers;
 mod phase;
 
-pub use conditions::set_condition;
-pub use containers::{container_id, state_of};
-
 use crate::plan::ProbeResult;
 use crate::pod::PodExt;
 use crate::resize::Sizes;
@@ -29,7 +26,7 @@ pub struct Waiting {
 }
 
 /// Readiness and startup as the probes see them, by container ID.
-pub trait ReadyView {
+pub(crate) trait ReadyView {
     /// Result of the readiness probe; `None` when there is no such probe.
     fn readiness(&self, container_id: &str) -> Option<ProbeResult>;
     /// Result of the startup probe.
@@ -38,7 +35,7 @@ pub trait ReadyView {
 
 /// An end that the node itself decided: admission refusal, deadline, eviction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeDecision {
+pub(crate) struct NodeDecision {
     /// `status.reason`.
     pub reason: String,
     /// `status.message`.
@@ -48,7 +45,7 @@ pub struct NodeDecision {
 }
 
 /// What a status is made from.
-pub struct Input<'a> {
+pub(crate) struct Input<'a> {
     /// The pod with the status last seen in the API.
     pub pod: &'a Pod,
     /// What the runtime has.
@@ -91,7 +88,7 @@ impl Input<'_> {
 }
 
 /// Makes the status.
-pub fn generate(input: &Input<'_>) -> PodStatus {
+pub(crate) fn generate(input: &Input<'_>) -> PodStatus {
     let pod = input.pod;
     let old = pod.pod_status();
     let mut status = PodStatus {

@@ -45,13 +45,13 @@ struct Inner {
 
 /// Keeps the newest status of each pod and brings it to the API.
 #[derive(Clone)]
-pub struct StatusManager {
+pub(crate) struct StatusManager {
     inner: Arc<Inner>,
 }
 
 impl StatusManager {
     /// Starts the writers; `changes` hears of every new status.
-    pub fn spawn(
+    pub(crate) fn spawn(
         client: kube::Client,
         changes: PodChanges,
         tasks: &mut JoinSet<()>,
@@ -90,7 +90,7 @@ impl StatusManager {
     }
 
     /// Takes over a status that the worker made. Nothing is written when it says the same as the last.
-    pub fn set(&self, pod: &Arc<Pod>, status: PodStatus) {
+    pub(crate) fn set(&self, pod: &Arc<Pod>, status: PodStatus) {
         let uid = pod.uid().to_owned();
         {
             let mut entries = self.inner.entries.lock();
@@ -115,13 +115,13 @@ impl StatusManager {
     }
 
     /// The newest status of a pod, which the API may not have yet.
-    pub fn get(&self, uid: &str) -> Option<PodStatus> {
+    pub(crate) fn get(&self, uid: &str) -> Option<PodStatus> {
         self.inner.entries.lock().get(uid).map(|e| e.status.clone())
     }
 
     /// The pod's containers have ended and its resources are free: once the last status is written, a pod that is
     /// being deleted is removed from the API.
-    pub fn finish(&self, uid: &str) {
+    pub(crate) fn finish(&self, uid: &str) {
         if let Some(entry) = self.inner.entries.lock().get_mut(uid) {
             entry.finished = true;
         }
@@ -129,7 +129,7 @@ impl StatusManager {
     }
 
     /// Waits until the API has the newest status of every pod.
-    pub async fn flushed(&self) {
+    pub(crate) async fn flushed(&self) {
         let late = || {
             let entries = self.inner.entries.lock();
             entries.values().any(|e| e.written < e.version)
@@ -140,7 +140,7 @@ impl StatusManager {
     }
 
     /// Names the API object that mirrors a static pod.
-    pub fn set_mirror(&self, uid: &str, mirror_uid: Option<String>) {
+    pub(crate) fn set_mirror(&self, uid: &str, mirror_uid: Option<String>) {
         let mut entries = self.inner.entries.lock();
         let Some(entry) = entries.get_mut(uid) else {
             return;
@@ -156,7 +156,7 @@ impl StatusManager {
     }
 
     /// What the API server now has, as the watch tells it: a status that differs from ours is written again.
-    pub fn observed(&self, pod: &Pod) {
+    pub(crate) fn observed(&self, pod: &Pod) {
         let uid = pod.uid();
         let differs = {
             let mut entries = self.inner.entries.lock();
@@ -179,7 +179,7 @@ impl StatusManager {
     }
 
     /// Forgets a pod.
-    pub fn remove(&self, uid: &str) {
+    pub(crate) fn remove(&self, uid: &str) {
         self.inner.entries.lock().remove(uid);
     }
 }

@@ -78,14 +78,14 @@ impl Mappings {
 }
 
 /// Gives out ranges.
-pub struct UserRanges {
+pub(crate) struct UserRanges {
     paths: Paths,
     one_at_a_time: Mutex<()>,
 }
 
 impl UserRanges {
     /// For the pods below `paths`.
-    pub fn new(paths: Paths) -> Self {
+    pub(crate) fn new(paths: Paths) -> Self {
         Self {
             paths,
             one_at_a_time: Mutex::default(),
@@ -96,7 +96,7 @@ impl UserRanges {
     ///
     /// # Errors
     /// Files that cannot be read or written, no range left.
-    pub fn of(&self, pod: &Pod) -> io::Result<Option<cri::UserNamespace>> {
+    pub(crate) fn of(&self, pod: &Pod) -> io::Result<Option<cri::UserNamespace>> {
         if pod.pod_spec().host_users != Some(false) {
             return Ok(None);
         }

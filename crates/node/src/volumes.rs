@@ -16,8 +16,8 @@ mod helper;
 mod host_path;
 mod local;
 mod locks;
-pub mod mount_options;
-pub mod mounts;
+pub(crate) mod mount_options;
+pub(crate) mod mounts;
 mod nfs;
 mod node_expand;
 mod persistent;
@@ -27,9 +27,9 @@ mod sub_paths;
 mod tokens;
 mod trust_bundle;
 
-pub use error::{Cause, Error};
+pub(crate) use error::{Cause, Error};
+pub(crate) use stats::VolumeFigures;
 pub(crate) use stats::file_system;
-pub use stats::{ClaimName, VolumeFigures};
 pub(crate) use sub_paths::{SubPath, too_many as too_many_sub_paths};
 
 use crate::env::NodeFacts;
@@ -64,7 +64,7 @@ use tokio::sync::Notify;
 
 /// A volume that containers can be given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ready {
+pub(crate) enum Ready {
     /// A directory or a file.
     Directory {
         /// Where it is on the node.
@@ -83,7 +83,7 @@ pub enum Ready {
 
 impl Ready {
     /// Where it is on the node.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         match self {
             Self::Directory { path, .. } | Self::Device { path, .. } => path,
         }
@@ -91,10 +91,10 @@ impl Ready {
 }
 
 /// A pod's volumes by their names in the pod.
-pub type Mounted = BTreeMap<String, Ready>;
+pub(crate) type Mounted = BTreeMap<String, Ready>;
 
 /// Makes and removes volumes.
-pub struct Volumes {
+pub(crate) struct Volumes {
     paths: Paths,
     mounter: Arc<dyn Mounter>,
     objects: Arc<dyn ObjectSource>,
@@ -136,7 +136,11 @@ pub struct Volumes {
 
 impl Volumes {
     /// Volumes below `paths`.
-    pub fn new(paths: Paths, mounter: Arc<dyn Mounter>, objects: Arc<dyn ObjectSource>) -> Self {
+    pub(crate) fn new(
+        paths: Paths,
+        mounter: Arc<dyn Mounter>,
+        objects: Arc<dyn ObjectSource>,
+    ) -> Self {
         Self {
             paths,
             mounter,
@@ -166,7 +170,7 @@ impl Volumes {
 
     /// Volumes of the CSI drivers that register on this node. `look` has the node's status computed.
     #[must_use]
-    pub fn with_drivers(
+    pub(crate) fn with_drivers(
         mut self,
         drivers: Arc<Drivers>,
         node_name: &str,
@@ -181,7 +185,7 @@ impl Volumes {
 
     /// Volumes of these FlexVolume drivers.
     #[must_use]
-    pub fn with_flex_drivers(mut self, drivers: FlexDrivers) -> Self {
+    pub(crate) fn with_flex_drivers(mut self, drivers: FlexDrivers) -> Self {
         self.flex_drivers = drivers;
         self
     }
@@ -195,7 +199,7 @@ impl Volumes {
 
     /// Tells what takes long or looks wrong by events on the pods.
     #[must_use]
-    pub fn with_events(mut self, recorder: EventRecorder) -> Self {
+    pub(crate) fn with_events(mut self, recorder: EventRecorder) -> Self {
         self.recorder = Some(recorder);
         self
     }
@@ -224,7 +228,7 @@ impl Volumes {
     ///
     /// # Errors
     /// All volumes that cannot be made.
-    pub async fn setup(&self, pod: &Pod, facts: &NodeFacts) -> Result<Mounted, Vec<Error>> {
+    pub(crate) async fn setup(&self, pod: &Pod, facts: &NodeFacts) -> Result<Mounted, Vec<Error>> {
         let used = claims::used(pod);
         let wanted: Vec<(&Volume, Use)> = pod
             .pod_spec()
@@ -394,7 +398,7 @@ impl Volumes {
     }
 
     /// Whether some pod of this node has the volume mounted, or may have.
-    pub fn is_local_volume_used(&self, volume: &str) -> bool {
+    pub(crate) fn is_local_volume_used(&self, volume: &str) -> bool {
         let has_device = || !self.local_map(volume).pods().is_empty();
         !self.others_with("", local::PLUGIN, volume).is_empty() || has_device()
     }
@@ -420,7 +424,7 @@ impl Volumes {
     ///
     /// # Errors
     /// Mounts that stay, or files that cannot be removed. Nothing behind a mount that stays is removed.
-    pub async fn unmount(&self, uid: &str) -> io::Result<()> {
+    pub(crate) async fn unmount(&self, uid: &str) -> io::Result<()> {
         let parts = &["volumes", "volume-subpaths", "volumeDevices"];
         self.take_down(uid, parts).await
     }
@@ -429,7 +433,7 @@ impl Volumes {
     ///
     /// # Errors
     /// Mounts that stay, or files that cannot be removed. Nothing behind a mount that stays is removed.
-    pub async fn teardown(&self, uid: &str) -> io::Result<()> {
+    pub(crate) async fn teardown(&self, uid: &str) -> io::Result<()> {
         self.take_down(uid, &[""]).await
     }
 
@@ -481,7 +485,7 @@ fn missing(result: io::Result<()>) -> io::Result<()> {
 }
 
 /// Whether these are all volumes that the pod's containers use.
-pub fn are_all(pod: &Pod, mounted: &Mounted) -> bool {
+pub(crate) fn are_all(pod: &Pod, mounted: &Mounted) -> bool {
     claims::used(pod)
         .keys()
         .all(|name| mounted.contains_key(name))

@@ -203,24 +203,15 @@ struct RootFsSection {
     diff_ids: Vec<String>,
 }
 
-/// The architecture's name in image configurations.
-pub(crate) fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
 /// Reads an image configuration: its ID, what it says about containers and the digests of its layers' content.
 fn parse_config(json: &[u8]) -> Result<(String, ImageConfig, Vec<String>)> {
     let file: ConfigFile = serde_json::from_slice(json)
         .map_err(|e| Error::Invalid(format!("image configuration: {e}")))?;
-    if !file.architecture.is_empty() && file.architecture != architecture() {
+    if !file.architecture.is_empty() && file.architecture != davit_api::architecture() {
         return Err(Error::Invalid(format!(
             "image is for {}, this machine is {}",
             file.architecture,
-            architecture()
+            davit_api::architecture()
         )));
     }
     if let Some(odd) = file
@@ -635,7 +626,7 @@ pub(crate) mod tests {
         let (tar, diff_id) = layer_tar();
         let config = format!(
             r#"{{"architecture":"{}","os":"linux","config":{{"Cmd":["{extra}"]}},"rootfs":{{"type":"layers","diff_ids":["{diff_id}"]}}}}"#,
-            architecture()
+            davit_api::architecture()
         );
         let (id, config, diff_ids) = parse_config(config.as_bytes()).unwrap();
         images.add_layer(&diff_ids[0], &tar[..]).unwrap();

@@ -7,9 +7,9 @@
 use super::node_events;
 use crate::context::Context;
 use crate::eviction::Condition;
-use crate::machine::architecture;
 use crate::resources::Quantities;
 use crate::runtime_conditions::{joined, problems};
+use davit_api::architecture;
 use davit_api::declared_features::{
     EXTEND_WEB_SOCKETS_TO_KUBELET, IN_PLACE_POD_LEVEL_RESOURCES, RESTART_ALL_CONTAINERS,
 };

@@ -32,7 +32,7 @@ impl Default for CgroupOptions {
 
 /// Sets the limits of the cgroups above containers. Names and values are the kubelet's.
 #[derive(Debug, Clone)]
-pub struct PodCgroups {
+pub(crate) struct PodCgroups {
     hierarchies: Hierarchies,
     root: String,
     options: CgroupOptions,
@@ -43,7 +43,7 @@ impl PodCgroups {
     ///
     /// # Errors
     /// The machine has no cgroups.
-    pub fn new(root: &str, options: CgroupOptions) -> Result<Self, Error> {
+    pub(crate) fn new(root: &str, options: CgroupOptions) -> Result<Self, Error> {
         Ok(Self {
             hierarchies: Hierarchies::detect()?,
             root: root.to_owned(),
@@ -52,7 +52,7 @@ impl PodCgroups {
     }
 
     /// Whether all pods together are limited.
-    pub fn enforces(&self) -> bool {
+    pub(crate) fn enforces(&self) -> bool {
         self.options.enforce_pods
     }
 
@@ -71,7 +71,7 @@ impl PodCgroups {
     ///
     /// # Errors
     /// A group cannot be made or limited.
-    pub fn set_up(&self, cpus: i64, memory: i64) -> Result<(), Error> {
+    pub(crate) fn set_up(&self, cpus: i64, memory: i64) -> Result<(), Error> {
         let all = self.group(Qos::Guaranteed, None);
         all.create()?;
         if self.options.enforce_pods {
@@ -88,7 +88,7 @@ impl PodCgroups {
     ///
     /// # Errors
     /// The group cannot be made or limited.
-    pub fn weigh<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Result<(), Error> {
+    pub(crate) fn weigh<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Result<(), Error> {
         let weight = limits::of_burstable(pods);
         Self::set(&self.group(Qos::Burstable, None), &weight)
     }
@@ -98,7 +98,7 @@ impl PodCgroups {
     ///
     /// # Errors
     /// The group cannot be made or limited.
-    pub fn ensure(&self, pod: &Pod, unthrottled: bool) -> Result<(), Error> {
+    pub(crate) fn ensure(&self, pod: &Pod, unthrottled: bool) -> Result<(), Error> {
         let limits = limits::of_pod(pod, unthrottled, self.options.pod_pids);
         Self::set(&self.group_of(pod), &limits)
     }
@@ -107,13 +107,13 @@ impl PodCgroups {
     ///
     /// # Errors
     /// The group cannot be made or limited.
-    pub fn widen(&self, from: &Pod, to: &Pod, unthrottled: bool) -> Result<(), Error> {
+    pub(crate) fn widen(&self, from: &Pod, to: &Pod, unthrottled: bool) -> Result<(), Error> {
         let of = |pod| limits::of_pod(pod, unthrottled, self.options.pod_pids);
         Self::set(&self.group_of(to), &limits::either(&of(from), &of(to)))
     }
 
     /// The cgroup of that path as it is now; nothing is made.
-    pub fn at(&self, path: &str) -> Cgroup {
+    pub(crate) fn at(&self, path: &str) -> Cgroup {
         self.hierarchies.cgroup(path)
     }
 
@@ -126,7 +126,7 @@ impl PodCgroups {
     ///
     /// # Errors
     /// Something is still in it.
-    pub fn remove(&self, uid: &str) -> Result<(), Error> {
+    pub(crate) fn remove(&self, uid: &str) -> Result<(), Error> {
         for class in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
             self.group(class, Some(uid)).remove(PATIENCE)?;
         }

@@ -16,14 +16,14 @@ pub trait Measure: Send + Sync {
 
 /// The machine at hand.
 #[derive(Debug, Clone)]
-pub struct SystemMeasure {
+pub(crate) struct SystemMeasure {
     root: PathBuf,
 }
 
 impl SystemMeasure {
     /// `root` is the node's directory, on the file system called nodefs.
     #[must_use]
-    pub fn new(root: impl Into<PathBuf>) -> Self {
+    pub(crate) fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 }

@@ -13,7 +13,7 @@ pub(crate) const CRITICAL: i32 = 2_000_000_000;
 
 /// What one container uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Usage {
+pub(crate) struct Usage {
     /// Name.
     pub container: String,
     /// Working set in bytes.
@@ -26,7 +26,7 @@ pub struct Usage {
 
 /// A pod that could go.
 #[derive(Debug, Clone)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// The pod.
     pub pod: Arc<Pod>,
     /// What its containers use; `None` when nobody knows.
@@ -39,7 +39,7 @@ pub struct Candidate {
 
 /// Whether a pod may not be evicted: static, or of a system priority.
 #[must_use]
-pub fn is_critical(pod: &Pod) -> bool {
+pub(crate) fn is_critical(pod: &Pod) -> bool {
     pod.is_static() || pod.is_mirror() || pod.pod_spec().priority.unwrap_or(0) >= CRITICAL
 }
 
@@ -74,7 +74,7 @@ impl Candidate {
 }
 
 /// Orders pods: those beyond their requests first, then by priority, then those that use most beyond their requests.
-pub fn sort(candidates: &mut [Candidate], signal: Signal) {
+pub(crate) fn sort(candidates: &mut [Candidate], signal: Signal) {
     let key = |c: &Candidate| {
         let (usage, request) = (c.usage(signal), c.request(signal));
         let priority = c.pod.pod_spec().priority.unwrap_or(0);
@@ -92,7 +92,7 @@ pub fn sort(candidates: &mut [Candidate], signal: Signal) {
 
 /// What the pod's status and event say, and the event's annotations.
 #[must_use]
-pub fn message(
+pub(crate) fn message(
     candidate: &Candidate,
     threshold: &Threshold,
     observations: &Observations,

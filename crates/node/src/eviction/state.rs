@@ -14,11 +14,11 @@ pub struct Observation {
 }
 
 /// What was measured at one time.
-pub type Observations = BTreeMap<Signal, Observation>;
+pub(crate) type Observations = BTreeMap<Signal, Observation>;
 
 /// What the past says. Make it anew and feed it each look.
 #[derive(Debug, Default)]
-pub struct State {
+pub(crate) struct State {
     /// Since when thresholds (by their place in the configuration) are met without a break.
     since: BTreeMap<usize, Instant>,
     /// Thresholds that were acted upon at the last look: they hold until their minimum is got back.
@@ -29,7 +29,7 @@ pub struct State {
 
 /// What a look says.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outlook {
+pub(crate) struct Outlook {
     /// Conditions that are on.
     pub conditions: Vec<Condition>,
     /// The threshold to act upon first.
@@ -38,7 +38,7 @@ pub struct Outlook {
 
 /// Whether a threshold is met; `reclaiming` takes in what has to be got back beyond it.
 #[must_use]
-pub fn is_met(threshold: &Threshold, observations: &Observations, reclaiming: bool) -> bool {
+pub(crate) fn is_met(threshold: &Threshold, observations: &Observations, reclaiming: bool) -> bool {
     let Some(seen) = observations.get(&threshold.signal) else {
         return false;
     };
@@ -51,7 +51,12 @@ pub fn is_met(threshold: &Threshold, observations: &Observations, reclaiming: bo
 
 impl State {
     /// Takes in what was measured.
-    pub fn look(&mut self, config: &Config, observations: &Observations, now: Instant) -> Outlook {
+    pub(crate) fn look(
+        &mut self,
+        config: &Config,
+        observations: &Observations,
+        now: Instant,
+    ) -> Outlook {
         let met: BTreeSet<usize> = config
             .thresholds
             .iter()

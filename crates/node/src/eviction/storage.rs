@@ -14,7 +14,7 @@ const RESOURCE: &str = "ephemeral-storage";
 
 /// What one pod has on the node's disks, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct StorageUse {
+pub(crate) struct StorageUse {
     /// Writable layers and logs, by container name.
     pub containers: BTreeMap<String, i64>,
     /// Volumes, by name.
@@ -25,7 +25,7 @@ pub struct StorageUse {
 
 /// A limit that was passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Excess {
+pub(crate) struct Excess {
     /// The kubelet's name of the kind of limit, a label of its metrics.
     pub signal: &'static str,
     /// What the pod's status says.
@@ -63,13 +63,13 @@ fn pod_limit(pod: &Pod) -> Option<i64> {
 
 /// Whether the pod has any limit, so that measuring is worth while.
 #[must_use]
-pub fn is_limited(pod: &Pod) -> bool {
+pub(crate) fn is_limited(pod: &Pod) -> bool {
     pod_limit(pod).is_some() || empty_dirs(pod).any(|(_, s)| size_limit(s).is_some())
 }
 
 /// The first limit that a pod has passed: of a volume, of the pod, of a container.
 #[must_use]
-pub fn excess(pod: &Pod, used: &StorageUse) -> Option<Excess> {
+pub(crate) fn excess(pod: &Pod, used: &StorageUse) -> Option<Excess> {
     for (volume, source) in empty_dirs(pod) {
         let of_volume = used.volumes.get(&volume.name).copied().unwrap_or(0);
         if size_limit(source).is_some_and(|limit| of_volume > limit) {

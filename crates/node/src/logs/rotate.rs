@@ -33,7 +33,7 @@ impl Default for LogRotation {
 ///
 /// # Errors
 /// I/O errors.
-pub fn rotate_if_large(log: &LogFile, rotation: LogRotation) -> io::Result<bool> {
+pub(crate) fn rotate_if_large(log: &LogFile, rotation: LogRotation) -> io::Result<bool> {
     let size = match log.open() {
         Ok(file) => file.metadata()?.len(),
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -61,7 +61,7 @@ pub fn rotate_if_large(log: &LogFile, rotation: LogRotation) -> io::Result<bool>
 ///
 /// # Errors
 /// I/O errors; what is not there is removed.
-pub fn remove_log(log: &LogFile) -> io::Result<()> {
+pub(crate) fn remove_log(log: &LogFile) -> io::Result<()> {
     let (dir, name) = match split(log) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other?,

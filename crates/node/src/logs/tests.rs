@@ -8,6 +8,16 @@ const LOG: &str = "2024-01-01T00:00:00.000000001Z stdout F one\n\
                    2024-01-01T00:00:02.000000001Z stdout F ee\n\
                    2024-01-01T00:00:03Z stdout F \n";
 
+/// A container that has ended.
+struct Ended;
+
+#[async_trait]
+impl Writing for Ended {
+    async fn writing(&self) -> bool {
+        false
+    }
+}
+
 async fn read(options: LogOptions) -> String {
     let tmp = tempfile::tempdir().unwrap();
     let path = tmp.path().join("0.log");

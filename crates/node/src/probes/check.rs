@@ -13,7 +13,7 @@ const MAX_OUTPUT: usize = 10 * 1024;
 
 /// What a check said.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// Good.
     Success,
     /// Bad, with the output.
@@ -23,7 +23,7 @@ pub enum Outcome {
 }
 
 /// What is checked.
-pub struct Target {
+pub(crate) struct Target {
     /// The pod.
     pub pod: Arc<Pod>,
     /// The container.
@@ -35,7 +35,7 @@ pub struct Target {
 }
 
 /// Makes one check within `timeout`.
-pub async fn run_check(
+pub(crate) async fn run_check(
     runtime: &dyn Runtime,
     probe: &Probe,
     target: &Target,
@@ -129,7 +129,7 @@ fn address(target: &Target, given: Option<&str>, port: u16) -> String {
 }
 
 /// Runs a command in a container; a timeout counts as failure.
-pub async fn exec_check(
+pub(crate) async fn exec_check(
     runtime: &dyn Runtime,
     container_id: &str,
     command: Vec<String>,
@@ -200,10 +200,12 @@ async fn http_check(runtime: &dyn Runtime, action: &HTTPGetAction, target: &Targ
     .await
     {
         Ok(response) if (200..400).contains(&response.status) => Outcome::Success,
-        Ok(response) => Outcome::Failure(format!(
-            "HTTP probe failed with statuscode: {}",
-            response.status
-        )),
+        Ok(response) => {
+            let body = String::from_utf8_lossy(&response.body);
+            tracing::debug!(url, status = response.status, %body, "HTTP probe failed");
+            let status = response.status;
+            Outcome::Failure(format!("HTTP probe failed with statuscode: {status}"))
+        }
         Err(error) => Outcome::Failure(format!("Get \"{url}\": {error}")),
     }
 }

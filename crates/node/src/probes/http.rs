@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 const MAX_BODY: usize = 10 * 1024;
 
 /// What to ask for.
-pub struct HttpRequest {
+pub(crate) struct HttpRequest {
     /// `host:port` for the Host header.
     pub authority: String,
     /// Path with query.
@@ -28,7 +28,7 @@ pub struct HttpRequest {
 }
 
 /// What came back.
-pub struct HttpResponse {
+pub(crate) struct HttpResponse {
     /// Status code.
     pub status: u16,
     /// The beginning of the body.
@@ -39,7 +39,7 @@ pub struct HttpResponse {
 ///
 /// # Errors
 /// I/O, TLS and protocol errors.
-pub async fn http_get(
+pub(crate) async fn http_get(
     stream: Box<dyn PodConnection>,
     request: HttpRequest,
 ) -> io::Result<HttpResponse> {

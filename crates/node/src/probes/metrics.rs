@@ -39,7 +39,7 @@ struct ProbeDuration {
 
 /// What is counted of probes.
 #[derive(Debug)]
-pub struct ProbeMetrics {
+pub(crate) struct ProbeMetrics {
     registry: Mutex<Registry>,
     total: Family<ProbeCount, Counter>,
     duration: Family<ProbeDuration, Histogram>,

@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 /// A place in the order of KEP-1287: resizes that ask for no more than the pod has; then by priority, the highest first;
 /// Guaranteed pods before others; then those that wait longest.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Precedence {
+pub(crate) struct Precedence {
     grows: bool,
     priority: Reverse<i32>,
     is_not_guaranteed: bool,
@@ -19,7 +19,7 @@ pub struct Precedence {
 
 impl Precedence {
     /// The place of a pod that has `now`, wants `size`, and began to wait at `since`.
-    pub fn of(wanted: &Pod, now: &Amounts, size: &Amounts, since: Timestamp) -> Self {
+    pub(crate) fn of(wanted: &Pod, now: &Amounts, size: &Amounts, since: Timestamp) -> Self {
         let get = |list: &Amounts, name: &str| list.get(name).copied().unwrap_or(0);
         let grows = super::NAMES.iter().any(|n| get(size, n) > get(now, n));
         Self {

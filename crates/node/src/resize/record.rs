@@ -14,7 +14,7 @@ const MAX_FILE: u64 = 64 * 1024 * 1024;
 
 /// The size that a running instance has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Actual {
+pub(crate) struct Actual {
     /// The instance's ID in the runtime.
     pub id: String,
     /// Its resources.
@@ -27,7 +27,7 @@ pub struct Actual {
 /// Everything that a restart of the node agent must not forget about a resized pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Record {
+pub(crate) struct Record {
     /// What the pod has been granted.
     pub granted: Sizes,
     /// What its containers have, by name.
@@ -40,7 +40,7 @@ pub struct Record {
 
 /// Why a record cannot be read or kept.
 #[derive(Debug, thiserror::Error)]
-pub enum RecordError {
+pub(crate) enum RecordError {
     /// The file.
     #[error("{}: {source}", path.display())]
     Io {
@@ -68,7 +68,7 @@ impl Record {
     ///
     /// # Errors
     /// The file is there and cannot be read.
-    pub fn load(paths: &Paths, uid: &str) -> Result<Option<Self>, RecordError> {
+    pub(crate) fn load(paths: &Paths, uid: &str) -> Result<Option<Self>, RecordError> {
         let path = Self::path(paths, uid);
         match davit_beneath::read_own(&path, MAX_FILE).map_err(io::Error::from) {
             Ok(bytes) => serde_json::from_slice(&bytes)
@@ -83,7 +83,7 @@ impl Record {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn store(&self, paths: &Paths, uid: &str) -> Result<(), RecordError> {
+    pub(crate) fn store(&self, paths: &Paths, uid: &str) -> Result<(), RecordError> {
         let path = Self::path(paths, uid);
         let content = match serde_json::to_vec(self) {
             Ok(content) => content,

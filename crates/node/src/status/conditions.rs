@@ -11,7 +11,11 @@ use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 /// Puts a condition into the list. The transition time moves only when the status changes.
-pub fn set_condition(list: &mut Vec<PodCondition>, mut condition: PodCondition, now: Timestamp) {
+pub(crate) fn set_condition(
+    list: &mut Vec<PodCondition>,
+    mut condition: PodCondition,
+    now: Timestamp,
+) {
     match list.iter_mut().find(|c| c.type_ == condition.type_) {
         Some(old) => {
             condition.last_transition_time = if old.status == condition.status {

@@ -4,7 +4,7 @@ use std::io;
 
 /// Why a volume of a pod is not ready.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// It cannot be mounted.
     #[error("MountVolume.SetUp failed for volume \"{volume}\" : {cause}")]
     SetUp {
@@ -54,7 +54,7 @@ pub enum Error {
 
 impl Error {
     /// The CSI driver that takes no more volumes on this node, if that is it.
-    pub fn full_driver(&self) -> Option<&str> {
+    pub(crate) fn full_driver(&self) -> Option<&str> {
         match self {
             Self::SetUp { cause, .. } | Self::Map { cause, .. } => match cause {
                 Cause::AttachLimit { driver, .. } => Some(driver),
@@ -65,7 +65,7 @@ impl Error {
     }
 
     /// The reason of the event that tells it.
-    pub fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::SetUp { .. }
             | Self::Expand { .. }
@@ -78,7 +78,7 @@ impl Error {
 
 /// What failed about one volume.
 #[derive(Debug, thiserror::Error)]
-pub enum Cause {
+pub(crate) enum Cause {
     /// An object that is not optional does not exist.
     #[error("{kind} \"{name}\" not found")]
     Missing {

@@ -5,21 +5,21 @@ use rustix::mount::MountFlags;
 
 /// Options for one mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MountOptions(MountFlags);
+pub(crate) struct MountOptions(MountFlags);
 
 impl MountOptions {
     /// Nothing is asked for.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// `ro` is asked for.
-    pub fn read_only(&self) -> bool {
+    pub(crate) fn read_only(&self) -> bool {
         self.0.contains(MountFlags::RDONLY)
     }
 
     /// As the kernel takes them.
-    pub fn flags(&self) -> MountFlags {
+    pub(crate) fn flags(&self) -> MountFlags {
         self.0
     }
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Mounts of volumes.
-pub trait Mounter: Send + Sync {
+pub(crate) trait Mounter: Send + Sync {
     /// Whether something is mounted exactly on `path`.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl Drop for SharedMount {
 
 /// Real mounts; needs root.
 #[derive(Debug, Default)]
-pub struct SystemMounter;
+pub(crate) struct SystemMounter;
 
 impl Mounter for SystemMounter {
     fn is_mount_point(&self, path: &Path) -> io::Result<bool> {
@@ -181,7 +181,7 @@ impl Mounter for SystemMounter {
 
 /// No mounts at all: plain directories stand in for memory file systems, and sub-paths are used where they are.
 #[derive(Debug, Default)]
-pub struct NoMounter;
+pub(crate) struct NoMounter;
 
 impl Mounter for NoMounter {
     fn is_mount_point(&self, _: &Path) -> io::Result<bool> {

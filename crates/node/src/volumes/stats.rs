@@ -87,7 +87,7 @@ enum Source {
 
 /// A claim by its names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-pub struct ClaimName {
+pub(crate) struct ClaimName {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -96,7 +96,7 @@ pub struct ClaimName {
 
 /// How full one volume of a pod is. What is not known is zero, as upstream has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VolumeFigures {
+pub(crate) struct VolumeFigures {
     /// When it was measured.
     pub time: Timestamp,
     /// The claim, if there is one.
@@ -219,7 +219,7 @@ impl Volumes {
     }
 
     /// The newest figures of a pod's volumes, by their names in the pod.
-    pub fn figures(&self, uid: &str) -> BTreeMap<String, VolumeFigures> {
+    pub(crate) fn figures(&self, uid: &str) -> BTreeMap<String, VolumeFigures> {
         let placed = self.placed.0.lock();
         let of_pod = placed.get(uid).into_iter().flatten();
         of_pod

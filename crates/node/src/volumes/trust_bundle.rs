@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 /// Why there is nothing to project.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// The source says nothing about which bundles.
     #[error("ClusterTrustBundle projection requires either name or signerName to be set")]
     Unnamed,

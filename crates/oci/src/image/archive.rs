@@ -88,7 +88,7 @@ fn import_dir(images: &Images, dir: &Root, source: &Path) -> Result<Vec<String>>
         return Err(Error::Invalid(format!(
             "{}: no image for {}",
             source.display(),
-            super::architecture()
+            davit_api::architecture()
         )));
     }
     Ok(names)
@@ -213,7 +213,7 @@ fn import_oci(
 fn is_ours(descriptor: &Descriptor) -> bool {
     descriptor.platform().as_ref().is_none_or(|platform| {
         platform.os().to_string() == "linux"
-            && platform.architecture().to_string() == super::architecture()
+            && platform.architecture().to_string() == davit_api::architecture()
     })
 }
 
@@ -270,13 +270,13 @@ mod tests {
             json!({"mediaType": format!("application/vnd.oci.image.{kind}"), "digest": digest, "size": bytes.len()})
         };
         let (tar, diff_id) = crate::image::tests::layer_tar();
-        let config = json!({"architecture": crate::image::architecture(), "os": "linux",
+        let config = json!({"architecture": davit_api::architecture(), "os": "linux",
             "rootfs": {"type": "layers", "diff_ids": [diff_id]}});
         let manifest = json!({"schemaVersion": 2,
             "config": put(config.to_string().as_bytes(), "config.v1+json"), "layers": [put(&tar, "layer.v1.tar")]});
         let mut ours = put(manifest.to_string().as_bytes(), "manifest.v1+json");
         let mut other = ours.clone();
-        ours["platform"] = json!({"os": "linux", "architecture": crate::image::architecture()});
+        ours["platform"] = json!({"os": "linux", "architecture": davit_api::architecture()});
         other["platform"] = json!({"os": "linux", "architecture": "s390x"});
         other["digest"] = json!(format!("sha256:{}", "0".repeat(64)));
         let index = json!({"schemaVersion": 2, "manifests": [other, ours]});

@@ -360,11 +360,11 @@ fn ours(index: &ImageIndex) -> Result<&Descriptor> {
     let fits = |entry: &&Descriptor| {
         entry.platform().as_ref().is_some_and(|platform| {
             platform.os().to_string() == "linux"
-                && platform.architecture().to_string() == super::architecture()
+                && platform.architecture().to_string() == davit_api::architecture()
         })
     };
     index.manifests().iter().find(fits).ok_or_else(|| {
-        let architecture = super::architecture();
+        let architecture = davit_api::architecture();
         Error::Invalid(format!(
             "no match for platform linux/{architecture} in the index"
         ))

@@ -97,7 +97,7 @@ impl Volumes {
     }
 
     /// The volumes that may not be detached: those that pods want, have published, or had staged.
-    pub fn in_use(&self) -> Vec<String> {
+    pub(crate) fn in_use(&self) -> Vec<String> {
         let mut names: BTreeSet<String> = BTreeSet::new();
         names.extend(self.wanted.lock().iter().map(|(_, name)| name.clone()));
         for (_, record) in super::published_records(&self.paths.pods()) {
