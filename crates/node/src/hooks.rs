@@ -1,7 +1,7 @@
 //! Lifecycle hooks: postStart and preStop.
 
 use crate::dial::{PodEndpoint, connect, port_number};
-use crate::probes::{HttpRequest, Outcome, exec_check, http_get};
+use crate::probes::{BODY, HttpRequest, Outcome, exec_check, http_get};
 use davit_oci::runtime::Runtime;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler, Pod};
 use std::time::Duration;
@@ -77,6 +77,7 @@ async fn http_hook(
             .flatten()
             .map(|h| (h.name.clone(), h.value.clone()))
             .collect(),
+        body_limit: BODY,
     };
     let response = http_get(stream, request).await.map_err(|e| e.to_string())?;
     if response.status < 400 {

@@ -11,7 +11,7 @@ mod metrics;
 pub(crate) use check::{Outcome, Target, exec_check, run_check};
 #[cfg(test)]
 pub(crate) use http::HttpResponse;
-pub(crate) use http::{HttpRequest, http_get};
+pub(crate) use http::{BODY, HttpRequest, http_get};
 pub(crate) use metrics::ProbeMetrics;
 
 use crate::plan::{ProbeResult, ProbeView};

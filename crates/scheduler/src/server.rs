@@ -30,8 +30,8 @@ mod tests {
     use std::convert::Infallible;
     use std::sync::atomic::Ordering;
 
-    #[test]
-    fn who_waits_for_its_lease_is_ready_and_who_lists_is_not() {
+    #[tokio::test]
+    async fn who_waits_for_its_lease_is_ready_and_who_lists_is_not() {
         let nobody = tower::service_fn(|_: http::Request<Body>| async {
             Ok::<_, Infallible>(http::Response::new(Full::new(bytes::Bytes::new())))
         });

@@ -131,21 +131,12 @@ fn expiration(wanted: &Value) -> Result<i64, Status> {
         .and_then(Value::as_i64);
     let seconds = asked.unwrap_or(DEFAULT_EXPIRATION_SECONDS);
     let path = Path::new("spec").child("expirationSeconds");
-    let fault = if seconds < MIN_EXPIRATION_SECONDS {
-        FieldError::invalid(
-            &path,
-            seconds,
-            "may not specify a duration less than 10 minutes",
-        )
-    } else if seconds > MAX_EXPIRATION_SECONDS {
-        FieldError::invalid(
-            &path,
-            seconds,
-            "may not specify a duration larger than 2^32 seconds",
-        )
-    } else {
-        return Ok(seconds);
+    let why = match seconds {
+        ..MIN_EXPIRATION_SECONDS => "may not specify a duration less than 10 minutes",
+        MIN_EXPIRATION_SECONDS..=MAX_EXPIRATION_SECONDS => return Ok(seconds),
+        _ => "may not specify a duration larger than 2^32 seconds",
     };
+    let fault = FieldError::invalid(&path, seconds, why);
     Err(Status::invalid(kind(), "", &[fault]))
 }
 

@@ -1,7 +1,7 @@
 //! One check: exec, HTTP, TCP or gRPC.
 
 use super::grpc::grpc_check;
-use super::http::{HttpRequest, http_get};
+use super::http::{BODY, HttpRequest, http_get};
 use crate::dial::{PodEndpoint, connect, port_number};
 use davit_oci::runtime::{Error, Runtime};
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod, Probe};
@@ -195,6 +195,7 @@ async fn http_check(runtime: &dyn Runtime, action: &HTTPGetAction, target: &Targ
             path,
             https,
             headers,
+            body_limit: BODY,
         },
     )
     .await

@@ -1,9 +1,10 @@
 //! A GET over a connection into a pod. Certificates are not verified, as in the original: the pod is known by where it
 //! is, not by its name.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use davit_oci::runtime::PodConnection;
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -12,8 +13,8 @@ use std::io;
 use std::sync::{Arc, LazyLock};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Longest body that is read.
-const MAX_BODY: usize = 10 * 1024;
+/// As much of a body is kept as the kubelet keeps.
+pub(crate) const BODY: usize = 10 * 1024;
 
 /// What to ask for.
 pub(crate) struct HttpRequest {
@@ -25,6 +26,8 @@ pub(crate) struct HttpRequest {
     pub https: bool,
     /// More headers; Host, User-Agent and Accept may be among them.
     pub headers: Vec<(String, String)>,
+    /// Bytes of the answer's body that are read ([`BODY`]).
+    pub body_limit: usize,
 }
 
 /// What came back.
@@ -94,15 +97,8 @@ async fn exchange<S: AsyncRead + AsyncWrite + Send + Unpin>(
             .await
             .map_err(io::Error::other)?;
         let status = response.status().as_u16();
-        // A body that is too long or cut off does not change what the status says.
-        let body = Limited::new(response.into_body(), MAX_BODY)
-            .collect()
-            .await
-            .map(http_body_util::Collected::to_bytes);
-        Ok(HttpResponse {
-            status,
-            body: body.unwrap_or_default(),
-        })
+        let body = beginning(response.into_body(), request.body_limit).await;
+        Ok(HttpResponse { status, body })
     };
     tokio::pin!(answer, connection);
     let mut open = true;
@@ -117,6 +113,20 @@ async fn exchange<S: AsyncRead + AsyncWrite + Send + Unpin>(
             }
         }
     }
+}
+
+/// The first bytes of a body. That it is longer, or cut off, does not change what the status says.
+async fn beginning(mut body: Incoming, most: usize) -> Bytes {
+    let mut read = BytesMut::new();
+    while read.len() < most
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        if let Ok(data) = frame.into_data() {
+            let left = most - read.len();
+            read.extend_from_slice(&data[..data.len().min(left)]);
+        }
+    }
+    read.freeze()
 }
 
 static TLS: LazyLock<Option<Arc<rustls::ClientConfig>>> = LazyLock::new(|| {
@@ -204,10 +214,11 @@ mod tests {
             path: "/healthz".into(),
             https: false,
             headers: vec![("User-Agent".into(), "mine".into())],
+            body_limit: 1,
         };
         let (answer, sent) = tokio::join!(http_get(Box::new(ours), request), server);
         let answer = answer.unwrap();
-        assert_eq!((answer.status, &answer.body[..]), (503, b"no".as_slice()));
+        assert_eq!((answer.status, &answer.body[..]), (503, b"n".as_slice()));
         assert!(sent.starts_with("GET /healthz HTTP/1.1\r\n"));
         assert!(
             sent.contains("host: 10.0.0.1:80")

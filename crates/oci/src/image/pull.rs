@@ -204,7 +204,7 @@ mod tests {
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gzip.write_all(&layer).unwrap();
         let (layer, blob) = (gzip.finish().unwrap(), "application/octet-stream");
-        let arch = crate::image::architecture();
+        let arch = davit_api::architecture();
         let config = format!(
             r#"{{"architecture":"{arch}","os":"linux","config":{{"User":"7"}},"rootfs":{{"type":"layers","diff_ids":["{diff_id}"]}}}}"#
         );

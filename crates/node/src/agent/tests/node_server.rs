@@ -93,6 +93,7 @@ impl Node {
             path: path.to_owned(),
             https,
             headers: Vec::new(),
+            body_limit: 1 << 20,
         }
     }
 }
