@@ -194,7 +194,20 @@ fn content(object: &Value) -> Value {
         "labels": metadata["labels"],
         "annotations": if is_empty { Value::Null } else { annotations },
     });
+    forget_when_tainted(&mut content);
     content
+}
+
+/// The server fills in when a taint was added: the second may be another by the next route.
+fn forget_when_tainted(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove("timeAdded");
+            fields.values_mut().for_each(forget_when_tainted);
+        }
+        Value::Array(items) => items.iter_mut().for_each(forget_when_tainted),
+        _ => {}
+    }
 }
 
 /// The merge patch that makes one value of another (RFC 7386).
