@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::informer::{Object, ObjectKey};
 use crate::pause::Pause;
-use crate::received::{Received, lenient};
+use crate::received::{Received, untyped};
 
 /// How many changes may wait for the receiver; the watch waits after that.
 const WAITING: usize = 64;
@@ -79,7 +79,7 @@ async fn follow<K: Object>(
     config: watcher::Config,
     sender: mpsc::Sender<FeedEvent<K>>,
 ) {
-    let mut events = std::pin::pin!(watcher(lenient(api), config));
+    let mut events = std::pin::pin!(watcher(untyped(api), config));
     let mut known = Known::default();
     let mut pause = Pause::default();
     while let Some(event) = events.next().await {
@@ -107,7 +107,7 @@ struct Known {
 
 impl Known {
     /// What an event of the watch means to the receiver.
-    fn take<K: Object>(&mut self, event: watcher::Event<Received<K>>) -> Vec<FeedEvent<K>> {
+    fn take<K: Object>(&mut self, event: watcher::Event<Received>) -> Vec<FeedEvent<K>> {
         match event {
             watcher::Event::Init => {
                 self.listed.clear();
@@ -115,7 +115,7 @@ impl Known {
             }
             watcher::Event::InitApply(object) => {
                 self.listed.insert(ObjectKey::of(&object));
-                self.received(object)
+                self.received(&object)
             }
             watcher::Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed);
@@ -128,15 +128,15 @@ impl Known {
                 }
                 out
             }
-            watcher::Event::Apply(object) => self.received(object),
+            watcher::Event::Apply(object) => self.received(&object),
             watcher::Event::Delete(object) => self.delete(ObjectKey::of(&object)),
         }
     }
 
     /// What cannot be read stays as it was told last.
-    fn received<K: Object>(&mut self, object: Received<K>) -> Vec<FeedEvent<K>> {
+    fn received<K: Object>(&mut self, object: &Received) -> Vec<FeedEvent<K>> {
         object
-            .told()
+            .read()
             .map_or_else(Vec::new, |object| self.apply(object))
     }
 
@@ -169,22 +169,21 @@ impl Known {
 mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::runtime::watcher::Event;
+    use serde_json::json;
 
     use super::*;
 
-    fn map(name: &str, uid: &str, version: &str) -> Received<ConfigMap> {
-        let mut object = ConfigMap::default();
-        object.metadata.name = Some(name.to_owned());
-        object.metadata.uid = Some(uid.to_owned());
-        object.metadata.resource_version = Some(version.to_owned());
-        Received::Read(object)
+    fn map(name: &str, uid: &str, version: &str) -> Received {
+        let meta = json!({"name": name, "uid": uid, "resourceVersion": version});
+        serde_json::from_str(&json!({"metadata": meta}).to_string()).unwrap()
     }
 
     #[test]
     fn every_state_is_told_once_and_what_vanished_is_deleted() {
         let mut known = Known::default();
-        let mut told = |event: Event<Received<ConfigMap>>| {
-            let shown = known.take(event).into_iter().map(|event| match event {
+        let mut told = |event: Event<Received>| {
+            let events: Vec<FeedEvent<ConfigMap>> = known.take(event);
+            let shown = events.into_iter().map(|event| match event {
                 FeedEvent::Applied { object, first } => {
                     let meta = object.metadata;
                     let (name, version) = (meta.name.unwrap(), meta.resource_version.unwrap());

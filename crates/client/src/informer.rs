@@ -4,22 +4,26 @@
 //! a map by object, later ones folded into earlier ones. So a slow subscriber costs memory for the objects that exist,
 //! not for the events that happened, and nothing is ever dropped.
 
+mod subscription;
+mod watch;
+
+pub use subscription::{Change, Subscription};
+
 use crate::Error;
-use crate::pause::Pause;
-use crate::received::lenient;
-use davit_task::Task;
-use futures::StreamExt;
+use crate::received::{Received, untyped};
 use kube::runtime::watcher;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Debug;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::{Notify, watch};
+use subscription::{Mailbox, Pending};
+use tokio::sync::watch::{Sender, channel};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
+use watch::{WatchTarget, keep_watching};
 
 /// What an informer can hold.
 pub trait Object:
@@ -61,22 +65,6 @@ impl std::fmt::Display for ObjectKey {
     }
 }
 
-/// One difference between what a subscriber last saw and what is.
-#[derive(Debug, Clone)]
-pub enum Change<K> {
-    /// The object is there; `old` is what the subscriber saw before, if anything.
-    Applied {
-        /// What the subscriber last saw under this key.
-        old: Option<Arc<K>>,
-        /// The object now.
-        new: Arc<K>,
-    },
-    /// The object is gone; its last known state.
-    Deleted(Arc<K>),
-    /// All objects that existed when the subscription began, or when the informer first listed, have been delivered.
-    Synced,
-}
-
 /// List and watch of `K` into a store by namespace and name. Cheap to clone; all clones share one watch.
 ///
 /// Objects come without `managedFields`, which may be larger than all the rest; the server takes a write without them as
@@ -103,7 +91,7 @@ impl<K> Debug for Informer<K> {
 
 struct Shared<K> {
     state: RwLock<State<K>>,
-    synced: watch::Sender<bool>,
+    synced: Sender<bool>,
 }
 
 struct State<K> {
@@ -222,22 +210,13 @@ impl<K: Object> Informer<K> {
         };
         let shared = Arc::new(Shared {
             state: RwLock::new(state),
-            synced: watch::channel(false).0,
+            synced: channel(false).0,
         });
-        let feed = shared.clone();
-        let task = Task::new("client", "informer", cancel.clone());
-        // One that is started again lists anew: what it missed meanwhile becomes a difference.
-        let watching = task.keep(move || {
-            let (feed, cancel) = (feed.clone(), cancel.clone());
-            let (api, config) = (api.clone(), config.clone());
-            async move {
-                let watching = feed.run(api, config, trim);
-                // Dropping the watch half-way is safe: the store is only ever changed between awaits.
-                tokio::select! { biased; () = cancel.cancelled() => {} () = watching => {} }
-            }
+        let target = Arc::new(Target {
+            shared: shared.clone(),
+            trim,
         });
-        let kind = K::plural(&());
-        tasks.spawn(watching.instrument(tracing::error_span!("informer", %kind)));
+        tasks.spawn(keep_watching(untyped(api), config, target, cancel));
         Self { shared }
     }
 
@@ -326,10 +305,7 @@ impl<K: Object> Informer<K> {
 
     /// Differences from now on, beginning with one `Applied` for each object that is there, then `Synced`.
     pub fn subscribe(&self) -> Subscription<K> {
-        let mailbox = Arc::new(Mailbox {
-            pending: Mutex::new(Pending::default()),
-            filled: Notify::new(),
-        });
+        let mailbox = Arc::new(Mailbox::default());
         let mut state = self.shared.state.write();
         {
             let mut pending = mailbox.pending.lock();
@@ -348,42 +324,46 @@ impl<K: Object> Informer<K> {
     }
 }
 
-impl<K: Object> Shared<K> {
-    async fn run(&self, api: kube::Api<K>, config: watcher::Config, trim: Trim<K>) {
-        let trimmed = |mut object: K| {
-            object.meta_mut().managed_fields = None;
-            trim(&mut object);
-            object
-        };
-        let mut events = std::pin::pin!(watcher(lenient(api), config));
-        let mut listed: HashSet<ObjectKey> = HashSet::new();
-        let mut pause = Pause::default();
-        while let Some(event) = events.next().await {
-            pause.heed(&event);
-            match event {
-                Ok(watcher::Event::Init) => listed.clear(),
-                // What cannot be read stays as it was seen last.
-                Ok(watcher::Event::InitApply(object)) => {
-                    listed.insert(ObjectKey::of(&object));
-                    if let Some(object) = object.told() {
-                        self.apply(trimmed(object));
-                    }
-                }
-                Ok(watcher::Event::InitDone) => self.finish_list(&std::mem::take(&mut listed)),
-                Ok(watcher::Event::Apply(object)) => {
-                    if let Some(object) = object.told() {
-                        self.apply(trimmed(object));
-                    }
-                }
-                Ok(watcher::Event::Delete(object)) => {
-                    let key = ObjectKey::of(&object);
-                    self.delete(&key, object.told().map(trimmed));
-                }
-                Err(error) => pause.after(&error, &K::kind(&())).await,
-            }
+struct Target<K> {
+    shared: Arc<Shared<K>>,
+    trim: Trim<K>,
+}
+
+impl<K: Object> Target<K> {
+    fn read(&self, object: &Received) -> Option<K> {
+        let mut object: K = object.read()?;
+        object.meta_mut().managed_fields = None;
+        (self.trim)(&mut object);
+        Some(object)
+    }
+}
+
+impl<K: Object> WatchTarget for Target<K> {
+    fn kind(&self) -> Cow<'static, str> {
+        K::kind(&())
+    }
+
+    fn resource(&self) -> Cow<'static, str> {
+        K::plural(&())
+    }
+
+    fn apply(&self, object: &Received) {
+        if let Some(object) = self.read(object) {
+            self.shared.apply(object);
         }
     }
 
+    fn delete(&self, object: &Received) {
+        let last = self.read(object);
+        self.shared.delete(&ObjectKey::of(object), last);
+    }
+
+    fn finish_list(&self, listed: &HashSet<ObjectKey>) {
+        self.shared.finish_list(listed);
+    }
+}
+
+impl<K: Object> Shared<K> {
     fn apply(&self, object: K) {
         let (key, new) = (ObjectKey::of(&object), Arc::new(object));
         let mut state = self.state.write();
@@ -467,285 +447,5 @@ impl<K> State<K> {
     }
 }
 
-struct Mailbox<K> {
-    pending: Mutex<Pending<K>>,
-    filled: Notify,
-}
-
-/// What a subscriber has not seen yet: for each object at most one deletion and one application after it.
-struct Pending<K> {
-    order: VecDeque<Step>,
-    by_key: HashMap<ObjectKey, Unseen<K>>,
-}
-
-enum Step {
-    Object(ObjectKey),
-    Synced,
-}
-
-struct Unseen<K> {
-    deleted: Option<Arc<K>>,
-    applied: Option<(Option<Arc<K>>, Arc<K>)>,
-}
-
-impl<K> Default for Pending<K> {
-    fn default() -> Self {
-        Self {
-            order: VecDeque::new(),
-            by_key: HashMap::new(),
-        }
-    }
-}
-
-impl<K> Pending<K> {
-    fn entry(&mut self, key: &ObjectKey) -> &mut Unseen<K> {
-        let order = &mut self.order;
-        self.by_key.entry(key.clone()).or_insert_with(|| {
-            order.push_back(Step::Object(key.clone()));
-            Unseen {
-                deleted: None,
-                applied: None,
-            }
-        })
-    }
-
-    fn apply(&mut self, key: &ObjectKey, old: Option<Arc<K>>, new: Arc<K>) {
-        let entry = self.entry(key);
-        let first_old = match entry.applied.take() {
-            Some((first_old, _)) => first_old,
-            None => old,
-        };
-        entry.applied = Some((first_old, new));
-    }
-
-    fn delete(&mut self, key: &ObjectKey, last: Arc<K>) {
-        let entry = self.entry(key);
-        entry.applied = None;
-        entry.deleted = Some(last);
-    }
-
-    fn mark_synced(&mut self) {
-        self.order.push_back(Step::Synced);
-    }
-
-    fn pop(&mut self) -> Option<Change<K>> {
-        match self.order.pop_front()? {
-            Step::Synced => Some(Change::Synced),
-            Step::Object(key) => {
-                let mut unseen = self.by_key.remove(&key)?;
-                if let Some(last) = unseen.deleted.take() {
-                    if unseen.applied.is_some() {
-                        self.order.push_front(Step::Object(key.clone()));
-                        self.by_key.insert(key, unseen);
-                    }
-                    return Some(Change::Deleted(last));
-                }
-                unseen
-                    .applied
-                    .map(|(old, new)| Change::Applied { old, new })
-            }
-        }
-    }
-}
-
-/// A subscriber's end: differences between what it saw and what is.
-pub struct Subscription<K> {
-    mailbox: Arc<Mailbox<K>>,
-    // Keeps the store alive for as long as somebody listens.
-    informer: Arc<Shared<K>>,
-}
-
-impl<K> Debug for Subscription<K> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Subscription")
-            .field("pending", &self.mailbox.pending.lock().order.len())
-            .finish()
-    }
-}
-
-impl<K> Subscription<K> {
-    /// The next difference; waits for one. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Change<K>> {
-        loop {
-            if let Some(change) = self.try_next() {
-                return Some(change);
-            }
-            self.mailbox.filled.notified().await;
-        }
-    }
-
-    /// The next difference if there is one now.
-    pub fn try_next(&mut self) -> Option<Change<K>> {
-        self.mailbox.pending.lock().pop()
-    }
-
-    /// Whether the informer behind it has listed its objects once.
-    pub fn is_synced(&self) -> bool {
-        *self.informer.synced.borrow()
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use k8s_openapi::api::core::v1::ConfigMap;
-
-    fn config_map(name: &str, uid: &str, version: &str) -> ConfigMap {
-        let mut object = ConfigMap::default();
-        object.metadata.name = Some(name.to_owned());
-        object.metadata.namespace = Some("ns".to_owned());
-        object.metadata.uid = Some(uid.to_owned());
-        object.metadata.resource_version = Some(version.to_owned());
-        object
-    }
-
-    fn informer() -> Informer<ConfigMap> {
-        let state = State {
-            objects: BTreeMap::new(),
-            index: Some(Index {
-                value: |map: &ConfigMap| map.metadata.uid.clone(),
-                keys: HashMap::new(),
-            }),
-            departed: Departed::default(),
-            subscribers: Vec::new(),
-        };
-        Informer {
-            shared: Arc::new(Shared {
-                state: RwLock::new(state),
-                synced: watch::channel(false).0,
-            }),
-        }
-    }
-
-    fn describe(change: &Change<ConfigMap>) -> String {
-        let version = |o: &Arc<ConfigMap>| o.metadata.resource_version.clone().unwrap_or_default();
-        match change {
-            Change::Applied { old, new } => {
-                format!(
-                    "applied {}->{}",
-                    old.as_ref().map_or("-".to_owned(), version),
-                    version(new)
-                )
-            }
-            Change::Deleted(last) => format!("deleted {}", version(last)),
-            Change::Synced => "synced".to_owned(),
-        }
-    }
-
-    fn drain(subscription: &mut Subscription<ConfigMap>) -> Vec<String> {
-        std::iter::from_fn(|| subscription.try_next())
-            .map(|c| describe(&c))
-            .collect()
-    }
-
-    #[test]
-    fn what_went_is_remembered_for_a_while() {
-        let informer = informer();
-        let gone = |uid| informer.has_gone(Some("ns"), "a", uid);
-        informer.shared.apply(config_map("a", "u1", "1"));
-        assert!(!gone("u1"));
-        informer.shared.apply(config_map("a", "u2", "2"));
-        assert!(gone("u1") && !gone("u2"), "another has its name");
-        let key = ObjectKey::of(&config_map("a", "u2", "2"));
-        informer.shared.delete(&key, None);
-        assert!(gone("u2") && !gone("u3"));
-        informer.shared.apply(config_map("a", "u2", "3"));
-        assert!(!gone("u2"), "it is back");
-        for n in 0..REMEMBERED {
-            let name = format!("b{n}");
-            let other = config_map(&name, &name, "4");
-            let key = ObjectKey::of(&other);
-            informer.shared.apply(other);
-            informer.shared.delete(&key, None);
-        }
-        assert!(!gone("u1"));
-        let state = informer.shared.state.read();
-        assert_eq!(state.departed.uids.len(), state.departed.order.len());
-        assert!(state.departed.order.len() <= REMEMBERED);
-    }
-
-    #[test]
-    fn later_changes_fold_into_unseen_earlier_ones() {
-        let informer = informer();
-        let mut subscription = informer.subscribe();
-        informer.shared.apply(config_map("a", "u1", "1"));
-        informer.shared.apply(config_map("a", "u1", "2"));
-        assert_eq!(drain(&mut subscription), ["applied -->2"]);
-        informer.shared.apply(config_map("a", "u1", "3"));
-        informer.shared.apply(config_map("a", "u1", "4"));
-        assert_eq!(drain(&mut subscription), ["applied 2->4"]);
-    }
-
-    #[test]
-    fn recreated_object_is_seen_as_deleted_then_applied() {
-        let informer = informer();
-        let mut subscription = informer.subscribe();
-        informer.shared.apply(config_map("a", "u1", "1"));
-        assert_eq!(drain(&mut subscription), ["applied -->1"]);
-        informer.shared.apply(config_map("a", "u2", "5"));
-        assert_eq!(drain(&mut subscription), ["deleted 1", "applied -->5"]);
-    }
-
-    #[test]
-    fn the_index_follows_the_objects() {
-        let informer = informer();
-        let found = |value: &str| -> Vec<String> {
-            let found = informer.list_indexed(value).into_iter();
-            found.filter_map(|o| o.metadata.name.clone()).collect()
-        };
-        informer.shared.apply(config_map("b", "u1", "1"));
-        informer.shared.apply(config_map("a", "u1", "2"));
-        assert_eq!(found("u1"), ["a", "b"]);
-        informer.shared.apply(config_map("b", "u2", "3"));
-        assert_eq!(
-            (found("u1"), found("u2")),
-            (vec!["a".into()], vec!["b".into()])
-        );
-        let a = ObjectKey::of(&config_map("a", "u1", "2"));
-        informer.shared.delete(&a, None);
-        assert!(found("u1").is_empty());
-        let state = informer.shared.state.read();
-        assert_eq!(state.index.as_ref().map(|i| i.keys.len()), Some(1));
-    }
-
-    #[test]
-    fn relist_deletes_what_vanished_and_says_synced_once() {
-        let informer = informer();
-        let mut subscription = informer.subscribe();
-        informer.shared.apply(config_map("a", "u1", "1"));
-        informer.shared.apply(config_map("b", "u2", "2"));
-        let only_b = HashSet::from([ObjectKey {
-            namespace: "ns".into(),
-            name: "b".into(),
-        }]);
-        let mut both = only_b.clone();
-        both.insert(ObjectKey {
-            namespace: "ns".into(),
-            name: "a".into(),
-        });
-        informer.shared.finish_list(&both);
-        informer.shared.finish_list(&only_b);
-        assert_eq!(
-            drain(&mut subscription),
-            ["deleted 1", "applied -->2", "synced"]
-        );
-        assert_eq!(informer.list_namespace("ns").len(), 1);
-    }
-
-    #[test]
-    fn late_subscriber_begins_with_what_is_there() {
-        let informer = informer();
-        informer.shared.apply(config_map("a", "u1", "1"));
-        informer.shared.finish_list(&HashSet::from([ObjectKey {
-            namespace: "ns".into(),
-            name: "a".into(),
-        }]));
-        let mut subscription = informer.subscribe();
-        assert_eq!(drain(&mut subscription), ["applied -->1", "synced"]);
-        informer.shared.apply(config_map("a", "u1", "1"));
-        assert!(
-            drain(&mut subscription).is_empty(),
-            "the same version again is no change"
-        );
-    }
-}
+mod tests;

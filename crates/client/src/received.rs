@@ -1,16 +1,17 @@
-//! Objects as lists and watches deliver them, which one that cannot be read must not end.
+//! Objects as lists and watches deliver them: text, of which only what a watch goes by is read at once.
 //!
-//! The generated types want fields that the API does not: the time of a condition may be null or missing, where whoever
-//! wrote the status left it out. A watch of typed objects would fail at such an object for ever, and with it everything
-//! that follows the kind.
+//! So lists and watches are compiled once, not once for each kind. And an object that cannot be read does not end them: the
+//! generated types want fields that the API does not (the time of a condition may be null or missing, where whoever wrote
+//! the status left it out), and a watch of typed objects would fail at such an object for ever, and with it everything that
+//! follows the kind.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use kube::core::DynamicResourceScope;
-use serde::de::{DeserializeOwned, Error as _};
+use kube::core::{ApiResource, DynamicResourceScope};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -23,56 +24,78 @@ const NO_TIME: &str = "0001-01-01T00:00:00Z";
 /// Lists of objects with a time that must be there, and the time's field.
 const TIMED: [(&str, &str); 1] = [("conditions", "lastTransitionTime")];
 
-/// An object of a list or a watch.
+/// An object of a list or a watch, of any kind.
 #[derive(Debug, Clone)]
-pub(crate) enum Received<K> {
-    Read(K),
-    /// Its metadata, and why the rest cannot be read.
-    Unread(Box<ObjectMeta>, String),
+pub(crate) struct Received {
+    /// Namespace, name and resource version alone.
+    meta: ObjectMeta,
+    text: Box<RawValue>,
 }
 
-/// The same resource, whose objects may be unreadable.
-pub(crate) fn lenient<K: Object>(api: kube::Api<K>) -> kube::Api<Received<K>> {
+/// The same resource, whose objects are left as text.
+pub(crate) fn untyped<K: Object>(api: kube::Api<K>) -> kube::Api<Received> {
+    let resource = ApiResource::erase::<K>(&());
     let namespace = api.namespace().map(str::to_owned);
     let client = api.into_client();
     match namespace {
-        Some(namespace) => kube::Api::namespaced_with(client, &namespace, &()),
-        None => kube::Api::all_with(client, &()),
+        Some(namespace) => kube::Api::namespaced_with(client, &namespace, &resource),
+        None => kube::Api::all_with(client, &resource),
     }
 }
 
-impl<K: Object> Received<K> {
-    /// The object; that it is left out is said.
-    pub(crate) fn told(self) -> Option<K> {
-        match self {
-            Self::Read(object) => Some(object),
-            Self::Unread(meta, error) => {
-                let (kind, namespace, name) = (K::kind(&()), &meta.namespace, &meta.name);
-                let namespace = namespace.as_deref().unwrap_or_default();
-                let name = name.as_deref().unwrap_or_default();
-                tracing::warn!(%kind, namespace, name, error, "an object that cannot be read is passed over");
-                None
-            }
+impl Received {
+    /// The object; where it cannot be read that is said, and there is none.
+    pub(crate) fn read<K: Object>(&self) -> Option<K> {
+        let error = match serde_json::from_str(self.text.get()) {
+            Ok(object) => return Some(object),
+            Err(error) => error,
+        };
+        let mended = with_times(self.text.get());
+        if let Some(object) = mended.and_then(|text| serde_json::from_str(&text).ok()) {
+            return Some(object);
         }
+        let kind = K::kind(&());
+        let namespace = self.meta.namespace.as_deref().unwrap_or_default();
+        let name = self.meta.name.as_deref().unwrap_or_default();
+        tracing::warn!(%kind, namespace, name, %error, "an object that cannot be read is passed over");
+        None
     }
+}
+
+/// The metadata that a watch goes by.
+#[derive(Deserialize)]
+struct Head {
+    metadata: HeadMeta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HeadMeta {
+    namespace: Option<String>,
+    name: Option<String>,
+    resource_version: Option<String>,
 }
 
 // An object's text is read twice where it must be, which takes that events say their type first: API servers do.
-impl<'de, K: DeserializeOwned> Deserialize<'de> for Received<K> {
+impl<'de> Deserialize<'de> for Received {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
-        let raw = Box::<RawValue>::deserialize(input)?;
-        let error = match serde_json::from_str(raw.get()) {
-            Ok(object) => return Ok(Self::Read(object)),
-            Err(error) => error,
+        let text = Box::<RawValue>::deserialize(input)?;
+        let Head { metadata } = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+        let meta = ObjectMeta {
+            namespace: metadata.namespace,
+            name: metadata.name,
+            resource_version: metadata.resource_version,
+            ..ObjectMeta::default()
         };
-        let mut value: Value = serde_json::from_str(raw.get()).map_err(D::Error::custom)?;
-        fill_times(&mut value);
-        if let Ok(object) = K::deserialize(&value) {
-            return Ok(Self::Read(object));
-        }
-        let meta = ObjectMeta::deserialize(&value["metadata"]).map_err(D::Error::custom)?;
-        Ok(Self::Unread(Box::new(meta), error.to_string()))
+        Ok(Self { meta, text })
     }
+}
+
+/// The same object with the times of conditions that nobody has set.
+fn with_times(text: &str) -> Option<String> {
+    let mut value: Value = serde_json::from_str(text).ok()?;
+    fill_times(&mut value);
+    Some(value.to_string())
 }
 
 /// Puts in the times of conditions that nobody has set.
@@ -96,39 +119,32 @@ fn fill_times(value: &mut Value) {
     }
 }
 
-impl<K: Object> Resource for Received<K> {
-    type DynamicType = ();
-    // That of `K` is a type, which a namespace given by name cannot be checked against.
+impl Resource for Received {
+    type DynamicType = ApiResource;
     type Scope = DynamicResourceScope;
 
-    fn kind(_: &()) -> Cow<'_, str> {
-        K::kind(&())
+    fn kind(resource: &ApiResource) -> Cow<'_, str> {
+        Cow::Borrowed(&resource.kind)
     }
 
-    fn group(_: &()) -> Cow<'_, str> {
-        K::group(&())
+    fn group(resource: &ApiResource) -> Cow<'_, str> {
+        Cow::Borrowed(&resource.group)
     }
 
-    fn version(_: &()) -> Cow<'_, str> {
-        K::version(&())
+    fn version(resource: &ApiResource) -> Cow<'_, str> {
+        Cow::Borrowed(&resource.version)
     }
 
-    fn plural(_: &()) -> Cow<'_, str> {
-        K::plural(&())
+    fn plural(resource: &ApiResource) -> Cow<'_, str> {
+        Cow::Borrowed(&resource.plural)
     }
 
     fn meta(&self) -> &ObjectMeta {
-        match self {
-            Self::Read(object) => object.meta(),
-            Self::Unread(meta, _) => meta,
-        }
+        &self.meta
     }
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
-        match self {
-            Self::Read(object) => object.meta_mut(),
-            Self::Unread(meta, _) => meta,
-        }
+        &mut self.meta
     }
 }
 
@@ -154,10 +170,11 @@ mod tests {
         ] {
             let service = service("a", &json!({"conditions": [condition]}));
             let event = format!(r#"{{"type":"MODIFIED","object":{service}}}"#);
-            let event: WatchEvent<Received<Service>> = serde_json::from_str(&event).unwrap();
-            let WatchEvent::Modified(Received::Read(service)) = event else {
+            let event: WatchEvent<Received> = serde_json::from_str(&event).unwrap();
+            let WatchEvent::Modified(received) = event else {
                 panic!("{event:?}");
             };
+            let service: Service = received.read().unwrap();
             let conditions = service.status.unwrap().conditions.unwrap();
             assert_eq!(conditions[0].last_transition_time.0.to_string(), NO_TIME);
         }
@@ -169,11 +186,11 @@ mod tests {
             "apiVersion": "v1", "kind": "ServiceList", "metadata": {"resourceVersion": "7"},
             "items": [service("bad", &json!({"loadBalancer": {"ingress": 3}})), service("good", &json!({}))],
         });
-        let list: ObjectList<Received<Service>> = serde_json::from_str(&list.to_string()).unwrap();
+        let list: ObjectList<Received> = serde_json::from_str(&list.to_string()).unwrap();
         let [bad, good] = <[_; 2]>::try_from(list.items).unwrap();
         assert_eq!(bad.meta().name.as_deref(), Some("bad"));
-        assert!(bad.told().is_none());
-        let good = good.told().unwrap();
+        assert!(bad.read::<Service>().is_none());
+        let good: Service = good.read().unwrap();
         assert_eq!(good.metadata.name.as_deref(), Some("good"));
     }
 }
