@@ -9,6 +9,8 @@
 //!
 //! [`guard`] and [`guard_async`] do the same for a piece of work inside a loop that goes on with the next piece, and
 //! [`ProcessGroup`] for programs of others: they end with what they have called when nobody waits for them.
+//!
+//! What a task does is boxed where it is handed over, so that supervision and tokio's own part of a task are compiled once.
 #![forbid(unsafe_code)]
 
 mod metrics;
@@ -19,6 +21,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -59,6 +62,9 @@ pub enum Ending {
     Panicked(String),
 }
 
+/// What makes a loop, again and again.
+type Make<'a> = Box<dyn FnMut() -> BoxFuture<'a, ()> + Send + 'a>;
+
 /// A task's name, its component's, and what tells it to end.
 #[derive(Debug, Clone)]
 pub struct Task {
@@ -78,28 +84,26 @@ impl Task {
     }
 
     /// Runs the loop that `make` makes; when it panics or ends before it is told to, one that is made anew.
-    pub async fn keep<F, W>(self, make: F)
+    pub fn keep<'a, F, W>(self, mut make: F) -> BoxFuture<'a, ()>
     where
-        F: FnMut() -> W,
-        W: Future<Output = ()>,
+        F: FnMut() -> W + Send + 'a,
+        W: Future<Output = ()> + Send + 'a,
     {
-        self.repeat(make, true).await;
+        let make = Box::new(move || make().boxed());
+        Box::pin(self.repeat(make, true))
     }
 
     /// As [`Task::keep`], for a loop that returns when what it works on is gone: only one that panics is made anew.
-    pub async fn retry<F, W>(self, make: F)
+    pub fn retry<'a, F, W>(self, mut make: F) -> BoxFuture<'a, ()>
     where
-        F: FnMut() -> W,
-        W: Future<Output = ()>,
+        F: FnMut() -> W + Send + 'a,
+        W: Future<Output = ()> + Send + 'a,
     {
-        self.repeat(make, false).await;
+        let make = Box::new(move || make().boxed());
+        Box::pin(self.repeat(make, false))
     }
 
-    async fn repeat<F, W>(self, mut make: F, for_ever: bool)
-    where
-        F: FnMut() -> W,
-        W: Future<Output = ()>,
-    {
+    async fn repeat(self, mut make: Make<'_>, for_ever: bool) {
         let mut pause = FIRST_PAUSE;
         loop {
             let began = Instant::now();
@@ -127,8 +131,8 @@ impl Task {
     ///
     /// # Errors
     /// When it panics, or ends before it is told to: its component is to end, too.
-    pub async fn vital(self, work: impl Future<Output = ()>) -> Result<(), TaskEnded> {
-        let Some(how) = self.run(work).await else {
+    pub async fn vital(self, work: impl Future<Output = ()> + Send) -> Result<(), TaskEnded> {
+        let Some(how) = self.run(work.boxed()).await else {
             return Ok(());
         };
         self.log(&how, "its component ends");
@@ -145,7 +149,7 @@ impl Task {
     }
 
     /// How the work ended, if it was not told to end.
-    async fn run(&self, work: impl Future<Output = ()>) -> Option<Ending> {
+    async fn run(&self, work: BoxFuture<'_, ()>) -> Option<Ending> {
         let span = tracing::error_span!("task", component = self.component, task = self.name);
         let ended = AssertUnwindSafe(work).catch_unwind().instrument(span).await;
         match ended {
@@ -200,7 +204,7 @@ impl Tasks {
 
     /// Starts a loop without which the component cannot go on; [`Tasks::failed`] tells when it is lost.
     pub fn vital(&mut self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
-        let (task, tell) = (self.task(name), self.tell.clone());
+        let (task, tell, work) = (self.task(name), self.tell.clone(), work.boxed());
         self.set.spawn(async move {
             if let Err(ended) = task.vital(work).await {
                 // one that is there already says the same
@@ -211,7 +215,7 @@ impl Tasks {
 
     /// Starts one piece of work, which ends by itself.
     pub fn once(&mut self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
-        let task = self.task(name);
+        let (task, work) = (self.task(name), work.boxed());
         self.set.spawn(async move {
             task.once(work).await;
         });
