@@ -51,7 +51,7 @@ pub use selector::{CompileSelector, EvaluateSelector, Selectors};
 pub use signature::NodeSignature;
 pub use support::Support;
 pub use taint::{Effect, Taint, TaintRule, Toleration};
-pub use usage::{DeviceUse, Usage};
+pub use usage::{DeviceUse, Usage, node_of};
 
 /// Most devices that one claim can be given.
 pub const MOST_RESULTS: usize = 32;
