@@ -20,6 +20,7 @@ mod cel;
 mod classes;
 mod constraint;
 mod device;
+mod excerpt;
 mod fingerprint;
 mod inventory;
 mod named;

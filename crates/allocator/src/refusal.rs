@@ -244,18 +244,6 @@ impl Refusal {
 /// Devices that are told of, each as often as a request asks about it.
 const MOST_DEVICES: usize = 4096;
 
-/// Bytes of an expression that are shown. It may have ten thousand, and is told of each device that it does not select.
-const SHOWN: usize = 512;
-
-/// The beginning of an expression.
-pub(crate) fn shown(expression: &str) -> String {
-    if expression.len() <= SHOWN {
-        return expression.to_owned();
-    }
-    let end = expression.floor_char_boundary(SHOWN);
-    format!("{} ...", &expression[..end])
-}
-
 /// The attributes and capacities that an expression names, as it saw them.
 pub(crate) fn seen(expression: &str, device: DeviceView<'_>) -> Vec<String> {
     let words: HashSet<&str> = expression

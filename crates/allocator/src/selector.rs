@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock};
 
-use crate::allocate::Stop;
 use crate::device::{Device, DeviceView};
+use crate::excerpt::shown;
 use crate::fingerprint::Fingerprint;
-use crate::refusal::shown;
 use crate::support::Support;
 
 /// Compiles expressions.
@@ -149,7 +148,7 @@ impl Selectors {
         selector: &Compiled,
         driver: &str,
         device: &Device,
-        stop: Stop<'_>,
+        stop: &dyn Fn() -> bool,
     ) -> Option<Outcome> {
         let key = (selector.id, device.print(&selector.support));
         if let Some(outcome) = self.outcomes.read().get(&key) {

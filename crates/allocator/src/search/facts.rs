@@ -38,7 +38,7 @@ impl Search<'_> {
             };
             return Some(Cause::Selector {
                 class: class.map(str::to_owned),
-                expression: crate::refusal::shown(&selector.expression),
+                expression: crate::excerpt::shown(&selector.expression),
                 error,
                 seen: crate::refusal::seen(&selector.expression, device.view(driver)),
             });

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use davit_allocator::{
     AllocateError, Allocation, Allocator, Call, Classes, Features, Inventory, NodeView, Plan,
-    Selectors, Slice, Usage, check_selector,
+    Question, Selectors, Slice, Usage, check_selector,
 };
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use proptest::prelude::*;
@@ -375,4 +375,28 @@ fn selectors_are_not_evaluated_after_the_time_is_up() {
     let why = allocator.explain(&plan, patient);
     assert_eq!(why.requests[0].devices.len(), 100);
     assert!(format!("{why:?}").len() < 100 << 10);
+}
+
+/// A pod may have 32 claims, each as long as an object may be.
+#[test]
+fn selectors_of_many_claims_are_not_made_ready() {
+    let expression = format!("device.driver == 'd' || '{}' == ''", "x".repeat(10_000));
+    let list: Vec<Value> = (0..32)
+        .map(|_| json!({"cel": {"expression": expression}}))
+        .collect();
+    let claim: ResourceClaim =
+        serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": {"devices": {
+        "requests": [{"name": "r", "exactly": {"deviceClassName": "class", "selectors": list}}]}}}))
+        .unwrap();
+    let claim = Arc::new(claim);
+    let class = serde_json::from_value(json!({"metadata": {"name": "class"}, "spec": {}}));
+    let classes = Classes::new([Arc::new(class.unwrap())]);
+    let selectors = Selectors::kubernetes();
+    let features = Features::default();
+    let plan = |count| Plan::new(&vec![claim.clone(); count], features, &classes, &selectors);
+    assert!(plan(6).is_ok());
+    let refused = plan(7).unwrap_err().to_string();
+    assert!(refused.contains("longer than 2 MiB"), "{refused}");
+    // Nor is what is asked remembered.
+    assert!(Question::new(std::slice::from_ref(&claim), features).is_none());
 }
