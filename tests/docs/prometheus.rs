@@ -78,7 +78,7 @@ fn configure(cluster: &Cluster, kubectl_binary: &Path, exporter: &str, dir: &Pat
     for line in [
         "create serviceaccount prometheus -n kube-system",
         "create clusterrole prometheus --verb=get --non-resource-url=/metrics",
-        "create clusterrole prometheus-nodes --verb=get --resource=nodes/proxy",
+        "create clusterrole prometheus-nodes --verb=get --resource=nodes/metrics",
         &format!(
             "create clusterrolebinding prometheus --clusterrole=prometheus --serviceaccount={account}"
         ),
@@ -104,12 +104,19 @@ fn configure(cluster: &Cluster, kubectl_binary: &Path, exporter: &str, dir: &Pat
     });
     std::fs::write(dir.join("davit-ca.crt"), authority).unwrap();
     std::fs::copy(deploy.join("rules.yaml"), dir.join("rules.yaml")).unwrap();
+    let place = "jsonpath={.status.addresses[?(@.type==\"InternalIP\")].address}:{.status.daemonEndpoints.kubeletEndpoint.Port}";
+    let node = kubectl(
+        cluster,
+        kubectl_binary,
+        ["get", "node", "sim-0", "-o", place],
+    );
     let server = cluster.server.trim_start_matches("https://");
     let pages = std::fs::read_to_string(deploy.join("scrape.yaml")).unwrap();
     let pages = pages
         .replace("/etc/prometheus/", "")
         .replace("127.0.0.1:6443", server.trim_end_matches('/'))
         .replace("NODE:9410", exporter)
+        .replace("NODE:10250", node.trim())
         .replace("NODE", "sim-0");
     let often =
         "global: { scrape_interval: 1s, evaluation_interval: 1s }\nrule_files: [rules.yaml]\n";

@@ -125,6 +125,10 @@ const MAY: &[(&str, &str)] = &[
         "whether the kernel has user namespaces",
     ),
     (
+        "oci/src/host_ids.rs",
+        "lists of processes in /proc and of accounts' ranges in /etc",
+    ),
+    (
         "oci/src/image.rs",
         "records and finished layers, in a directory that containers see read-only",
     ),

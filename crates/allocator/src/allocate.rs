@@ -175,7 +175,7 @@ impl Allocator {
                 None => {
                     let mut used = self.usage.pool(id).cloned();
                     if let (Some(used), Some(released)) = (&mut used, released) {
-                        release(Arc::make_mut(used), released);
+                        Arc::make_mut(used).release(released);
                     }
                     let view = PoolView::new(id, slices, call.node, self.features, used)?;
                     let view = view.map(Arc::new);
@@ -190,21 +190,5 @@ impl Allocator {
         // Stable: both parts stay in the order of their ids.
         pools.sort_by_key(|p| p.has_conditions);
         Ok(pools)
-    }
-}
-
-/// Takes from the uses of a pool what is to be treated as free.
-fn release(used: &mut crate::usage::PoolUse, released: &crate::usage::PoolUse) {
-    for (name, gone) in &released.devices {
-        let Some(left) = used.devices.get_mut(name) else {
-            continue;
-        };
-        left.exclusive = left.exclusive.saturating_sub(gone.exclusive);
-        left.shares = left.shares.saturating_sub(gone.shares);
-        for (capacity, amount) in &gone.consumed {
-            if let Some(sum) = left.consumed.get_mut(capacity) {
-                *sum = sum.checked_sub(*amount).unwrap_or(*sum);
-            }
-        }
     }
 }

@@ -27,6 +27,9 @@ const MOST_PLANS: usize = 32;
 /// Answers of how many different signatures are kept for one set of claims.
 const MOST_SIGNATURES: usize = 1 << 15;
 
+/// Bytes of a question that is kept. Claims of a pod may have fifty million.
+const MOST_WORDS: usize = 64 << 10;
+
 /// A node's answer to claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
@@ -54,10 +57,13 @@ impl Hash for Question {
 
 impl Question {
     /// The question of claims that are to be allocated together, in their order. `None` if it
-    /// cannot be put into words; nothing is remembered then.
+    /// cannot be put into words, or into too many; nothing is remembered then.
     pub fn new(claims: &[Arc<ResourceClaim>], features: Features) -> Option<Self> {
         let specs: Vec<_> = claims.iter().map(|c| &c.spec).collect();
         let mut words = serde_json::to_vec(&specs).ok()?;
+        if words.len() > MOST_WORDS {
+            return None;
+        }
         words.extend(format!("{features:?}").into_bytes());
         let mut hasher = DefaultHasher::new();
         words.hash(&mut hasher);

@@ -258,8 +258,8 @@ mod tests {
         if let Some(fault) = compiled.fault() {
             return Err(fault.to_string());
         }
-        let outcome = selectors.matches(&compiled, "d", &slice.devices[0]);
-        outcome.map_err(|e: Arc<str>| e.to_string())
+        let outcome = selectors.matches(&compiled, "d", &slice.devices[0], &|| false);
+        outcome.unwrap().map_err(|e: Arc<str>| e.to_string())
     }
 
     /// Checklist 43, 44, 45, 46, 47 (`bind`, sharing), 48 (`includes`).

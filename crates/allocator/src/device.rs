@@ -273,3 +273,13 @@ pub struct SliceError {
     text: String,
     error: ParseQuantityError,
 }
+
+impl Slice {
+    /// The node whose own devices these are, which its credential may have written.
+    pub(crate) fn owner(&self) -> Option<&str> {
+        match &self.reach {
+            Reach::Node(node) if !self.per_device => Some(node),
+            _ => None,
+        }
+    }
+}

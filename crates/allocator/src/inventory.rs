@@ -18,6 +18,7 @@ pub(crate) struct PoolSlices {
     /// Another one after every change.
     pub(crate) revision: u64,
     local: OnceLock<bool>,
+    whole_without_nodes: OnceLock<bool>,
     /// Its signatures for what was asked for last, by what that sees.
     signatures: Mutex<VecDeque<(Fingerprint, Arc<PoolSignature>)>>,
 }
@@ -39,6 +40,7 @@ impl PoolSlices {
     fn changed(&mut self) {
         self.revision = revision();
         self.local = OnceLock::new();
+        self.whole_without_nodes = OnceLock::new();
         self.signatures.get_mut().clear();
     }
 
@@ -71,6 +73,18 @@ impl PoolSlices {
             let mut names = HashSet::new();
             let mut devices = self.slices.iter().flat_map(|s| &s.devices);
             devices.all(|d| names.insert(&d.name))
+        })
+    }
+
+    /// Whether the slices that are not of single nodes are a pool of their own, with all that it says it has.
+    pub(crate) fn is_whole_without_nodes(&self) -> bool {
+        *self.whole_without_nodes.get_or_init(|| {
+            let shared = || self.slices.iter().filter(|s| s.owner().is_none());
+            let Some(newest) = shared().map(|s| s.generation).max() else {
+                return false;
+            };
+            let newest: Vec<_> = shared().filter(|s| s.generation == newest).collect();
+            i64::try_from(newest.len()) == Ok(newest[0].count)
         })
     }
 

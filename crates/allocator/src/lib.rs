@@ -20,6 +20,7 @@ mod cel;
 mod classes;
 mod constraint;
 mod device;
+mod excerpt;
 mod fingerprint;
 mod inventory;
 mod named;
@@ -51,7 +52,7 @@ pub use selector::{CompileSelector, EvaluateSelector, Selectors};
 pub use signature::NodeSignature;
 pub use support::Support;
 pub use taint::{Effect, Taint, TaintRule, Toleration};
-pub use usage::{DeviceUse, Usage};
+pub use usage::{DeviceUse, Usage, node_of};
 
 /// Most devices that one claim can be given.
 pub const MOST_RESULTS: usize = 32;

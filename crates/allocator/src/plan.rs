@@ -99,6 +99,9 @@ pub(crate) struct ComparedAttribute {
     pub(crate) key: Option<u64>,
 }
 
+/// Bytes of all selectors of claims that are allocated together; their programs take some forty times as much.
+const MOST_EXPRESSIONS: usize = 2 << 20;
+
 /// Claims that are to be allocated together, made ready once for all nodes.
 #[derive(Debug)]
 pub struct Plan {
@@ -128,7 +131,7 @@ impl Plan {
     ///
     /// # Errors
     /// When a claim asks for something that cannot be allocated on any node: an unknown kind of
-    /// selector, constraint or mode, a feature that is off, a class that does not exist.
+    /// selector, constraint or mode, a feature that is off, a class that does not exist, selectors that are too long together.
     pub fn new(
         claims: &[Arc<ResourceClaim>],
         features: Features,
@@ -142,8 +145,16 @@ impl Plan {
             compared: Vec::new(),
             visible: Fingerprint::default(),
         };
+        let mut bytes = 0;
         for claim in claims {
             let planned = plan.claim(claim, features, classes, selectors)?;
+            let needs = planned.requests.iter().flat_map(|r| &r.alternatives);
+            let selectors = needs.flat_map(|need| &need.selectors);
+            bytes += selectors.map(|s| s.expression.len()).sum::<usize>();
+            if bytes > MOST_EXPRESSIONS {
+                let text = "the selectors of the claims are longer than 2 MiB together";
+                return Err(AllocateError::Failed(text.to_owned()));
+            }
             plan.sees(&planned);
             plan.claims.push(planned);
         }

@@ -1,12 +1,13 @@
 //! Pools as one node sees them.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use davit_api::quantity::Quantity;
 
 use crate::allocate::{AllocateError, Features};
-use crate::device::{Device, DeviceId, PoolId, Reach, Slice};
+use crate::device::{Device, DeviceId, PoolId, Slice};
 use crate::inventory::PoolSlices;
 use crate::node::NodeView;
 use crate::usage::{DeviceUse, PoolUse};
@@ -60,7 +61,12 @@ impl PoolView {
         used: Option<Arc<PoolUse>>,
     ) -> Result<Option<Self>, AllocateError> {
         let mut seen: Vec<&Arc<Slice>> = Vec::new();
+        let of_all = pool.is_whole_without_nodes();
         for slice in &pool.slices {
+            // What a node's credential adds to a pool that is whole without it would be taken for devices of all.
+            if of_all && slice.owner().is_some() {
+                continue;
+            }
             if is_of_another(slice, node) || !sees(slice, node, features)? {
                 continue;
             }
@@ -169,9 +175,9 @@ impl PoolView {
         }
     }
 
-    /// What others hold of a device.
-    pub(crate) fn used(&self, device: &str) -> Option<&DeviceUse> {
-        self.used.as_ref()?.devices.get(device)
+    /// What others hold of a device of the slice.
+    pub(crate) fn used(&self, slice: &Slice, device: &str) -> Option<Cow<'_, DeviceUse>> {
+        self.used.as_ref()?.of(slice.owner(), device)
     }
 
     /// What allocated devices, on whatever node, have left of the counters. Below zero when more
@@ -179,10 +185,12 @@ impl PoolView {
     pub(crate) fn left(&self) -> &Counters {
         self.left.get_or_init(|| {
             let mut left = self.counters.clone();
-            let here = self.devices.iter().map(|(s, i)| &s.devices[*i]);
-            let there = self.elsewhere.iter().flat_map(|s| &s.devices);
-            for device in here.chain(there) {
-                let held = self.used(&device.name).is_some_and(DeviceUse::is_allocated);
+            let here = self.devices.iter().map(|(s, i)| (s, &s.devices[*i]));
+            let there = self.elsewhere.iter();
+            let there = there.flat_map(|s| s.devices.iter().map(move |d| (s, d)));
+            for (slice, device) in here.chain(there) {
+                let used = self.used(slice, &device.name);
+                let held = used.is_some_and(|used| used.is_allocated());
                 if device.consumes.is_empty() || !held {
                     continue;
                 }
@@ -205,7 +213,7 @@ impl PoolView {
 /// Whether a slice is of another node. What its credential writes into a pool that is whole without it counts for nothing
 /// here: it may name any pool, and any generation of it.
 fn is_of_another(slice: &Slice, node: NodeView<'_>) -> bool {
-    matches!(&slice.reach, Reach::Node(of) if **of != *node.name) && !slice.per_device
+    slice.owner().is_some_and(|owner| owner != node.name)
 }
 
 /// Whether a slice concerns a node.

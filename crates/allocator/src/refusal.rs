@@ -1,6 +1,6 @@
 //! Why a node has no devices for claims, device by device.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -241,17 +241,20 @@ impl Refusal {
     }
 }
 
+/// Devices that are told of, each as often as a request asks about it.
+const MOST_DEVICES: usize = 4096;
+
 /// The attributes and capacities that an expression names, as it saw them.
 pub(crate) fn seen(expression: &str, device: DeviceView<'_>) -> Vec<String> {
-    let words: Vec<&str> = expression
+    let words: HashSet<&str> = expression
         .split(|c: char| !(c.is_alphanumeric() || c == '_'))
         .collect();
-    let named = |name: &str| words.contains(&name.rsplit('/').next().unwrap_or(name));
+    let named = |name: &str| words.contains(name.rsplit('/').next().unwrap_or(name));
     let mut seen = Vec::new();
-    if words.contains(&"driver") {
+    if words.contains("driver") {
         seen.push(format!("driver {:?}", device.driver));
     }
-    if words.contains(&"allowMultipleAllocations") {
+    if words.contains("allowMultipleAllocations") {
         seen.push(format!("allowMultipleAllocations {}", device.shareable));
     }
     let attributes = device.attributes.iter().filter(|(n, _)| named(n));
@@ -289,12 +292,18 @@ pub(crate) fn explain(allocator: &Allocator, plan: &Plan, call: Call<'_>) -> Ref
     // What the search left chosen must not count.
     let search = Search::new(allocator, plan, &pools, call);
     refusal.devices = search.places.len();
+    let mut left = MOST_DEVICES;
     for (c, claim) in plan.claims.iter().enumerate() {
         for need in claim.requests.iter().flat_map(|r| &r.alternatives) {
             let lists = allocator.features.list_attributes;
-            refusal
-                .requests
-                .push(request(&search, c, claim, need, lists));
+            let mut request = request(&search, c, claim, need, lists);
+            let more = request.devices.len().saturating_sub(left);
+            if more > 0 {
+                request.devices.truncate(left);
+                request.together.push(format!("{more} more devices"));
+            }
+            left -= request.devices.len();
+            refusal.requests.push(request);
         }
     }
     refusal
@@ -318,6 +327,12 @@ fn request(
     };
     let mut usable = Vec::new();
     for place in 0..search.places.len() {
+        // Devices times requests, and expressions as long as they may be: as long as there is time, as in the search.
+        if search.is_late() {
+            out.together
+                .push("not all devices were looked at: no time was left".to_owned());
+            return out;
+        }
         let id = || {
             let at = search.places[place];
             search.pools[at.pool].device_id(at.at).to_string()

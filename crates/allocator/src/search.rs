@@ -108,9 +108,9 @@ impl<'a> Search<'a> {
                 continue;
             }
             for at in 0..view.devices.len() {
-                let device = view.device(at).1;
+                let (slice, device) = view.device(at);
                 places.push(DeviceIndex { pool, at });
-                held.push(view.used(&device.name).is_some_and(|used| {
+                held.push(view.used(slice, &device.name).is_some_and(|used| {
                     // A device that was shared and is not shareable any more is in use.
                     let shareable = allocator.features.consumable_capacity && device.shareable;
                     used.exclusive > 0 || (used.shares > 0 && !shareable)
@@ -279,11 +279,12 @@ impl<'a> Search<'a> {
                     "{whose}: selector #{i}: CEL compile error: {fault}"
                 )));
             }
-            let outcome = self.allocator.selectors.matches(selector, driver, device);
-            match outcome {
-                Ok(true) => {}
-                Ok(false) => return Ok(false),
-                Err(fault) => {
+            let selectors = &self.allocator.selectors;
+            match selectors.matches(selector, driver, device, self.call.stop) {
+                None => return Err(AllocateError::Interrupted),
+                Some(Ok(true)) => {}
+                Some(Ok(false)) => return Ok(false),
+                Some(Err(fault)) => {
                     let (whose, DeviceIndex { pool, at }) = (whose(), self.places[place]);
                     let id = self.pools[pool].device_id(at);
                     return Err(AllocateError::Failed(format!(
@@ -299,17 +300,22 @@ impl<'a> Search<'a> {
         if !self.allocator.features.consumable_capacity {
             return Ok(());
         }
-        let device = self.device(place).1;
-        let others = self.pools[self.places[place].pool].used(&device.name);
+        let (slice, device) = self.device(place);
+        let others = self.pools[self.places[place].pool].used(slice, &device.name);
         let mine = self.shares.get(&place);
         capacity::check(&need.capacity, device, |name| {
-            let theirs = others.and_then(|u| u.consumed.get(name).copied());
+            let theirs = others.as_ref().and_then(|u| u.consumed.get(name).copied());
             let ours = mine.and_then(|(_, amounts)| amounts.get(name).copied());
             let theirs = theirs.unwrap_or(Quantity::ZERO);
             theirs
                 .checked_add(ours.unwrap_or(Quantity::ZERO))
                 .unwrap_or(theirs)
         })
+    }
+
+    /// Whether the time that the caller gave is up.
+    pub(crate) fn is_late(&self) -> bool {
+        (self.call.stop)()
     }
 
     fn look_at_clock(&mut self) -> Result<(), AllocateError> {
@@ -543,11 +549,11 @@ impl<'a> Search<'a> {
     /// Whether choosing the device now takes from counters: a shareable device that is in use
     /// already has taken its part.
     fn takes_counters(&self, place: usize) -> bool {
-        let device = self.device(place).1;
+        let (slice, device) = self.device(place);
         if device.consumes.is_empty() {
             return false;
         }
-        let used = self.pools[self.places[place].pool].used(&device.name);
+        let used = self.pools[self.places[place].pool].used(slice, &device.name);
         let shared = used.is_some_and(|u| u.shares > 0) || self.shares.contains_key(&place);
         !(self.shareable(place) && shared)
     }

@@ -9,6 +9,7 @@ use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock};
 
 use crate::device::{Device, DeviceView};
+use crate::excerpt::shown;
 use crate::fingerprint::Fingerprint;
 use crate::support::Support;
 
@@ -35,15 +36,36 @@ pub trait EvaluateSelector: Send + Sync {
     }
 }
 
-/// How many expressions are kept.
+/// How many expressions are kept, and how many bytes of them: a program takes some forty times what it is made of.
 const KEPT: usize = 4096;
+const KEPT_BYTES: usize = 2 << 20;
 /// How many outcomes are kept.
 const OUTCOMES: usize = 1 << 18;
+
+/// Expressions, and their bytes together.
+#[derive(Default)]
+struct Known {
+    compiled: HashMap<Arc<str>, Arc<Compiled>>,
+    bytes: usize,
+}
+
+impl Known {
+    fn keep(&mut self, compiled: Arc<Compiled>) {
+        let expression = compiled.expression.clone();
+        if self.compiled.len() >= KEPT || self.bytes + expression.len() > KEPT_BYTES {
+            *self = Self::default();
+        }
+        let length = expression.len();
+        if self.compiled.insert(expression, compiled).is_none() {
+            self.bytes += length;
+        }
+    }
+}
 
 /// The expressions that have been compiled. Shared by everything that allocates.
 pub struct Selectors {
     compiler: Box<dyn CompileSelector>,
-    known: Mutex<HashMap<Arc<str>, Arc<Compiled>>>,
+    known: Mutex<Known>,
     next: AtomicU64,
     /// What came of an expression, by its number, on devices that look the same to it.
     outcomes: RwLock<HashMap<(u64, Fingerprint), Outcome, RandomState>>,
@@ -53,7 +75,7 @@ pub struct Selectors {
 impl fmt::Debug for Selectors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Selectors")
-            .field("known", &self.known.lock().len())
+            .field("known", &self.known.lock().compiled.len())
             .finish_non_exhaustive()
     }
 }
@@ -104,7 +126,7 @@ impl Selectors {
     }
 
     pub(crate) fn get(&self, expression: &str) -> Arc<Compiled> {
-        if let Some(found) = self.known.lock().get(expression) {
+        if let Some(found) = self.known.lock().compiled.get(expression) {
             return found.clone();
         }
         let expression: Arc<str> = expression.into();
@@ -113,30 +135,72 @@ impl Selectors {
             id: self.next.fetch_add(1, Ordering::Relaxed),
             support: program.as_ref().map_or(Support::ALL, |p| p.support()),
             program,
-            expression: expression.clone(),
+            expression,
         });
-        let mut known = self.known.lock();
-        if known.len() >= KEPT {
-            known.clear();
-        }
-        known.insert(expression, compiled.clone());
+        self.known.lock().keep(compiled.clone());
         compiled
     }
 
-    /// Whether the device is selected; the error is that of the evaluation.
-    pub(crate) fn matches(&self, selector: &Compiled, driver: &str, device: &Device) -> Outcome {
+    /// Whether the device is selected; the error is that of the evaluation. `None` if that is not known and no time is left
+    /// to find out: an expression may take as long as its costs let it, on each of a node's devices.
+    pub(crate) fn matches(
+        &self,
+        selector: &Compiled,
+        driver: &str,
+        device: &Device,
+        stop: &dyn Fn() -> bool,
+    ) -> Option<Outcome> {
         let key = (selector.id, device.print(&selector.support));
         if let Some(outcome) = self.outcomes.read().get(&key) {
-            return outcome.clone();
+            return Some(outcome.clone());
         }
-        let program = selector.program.as_ref().map_err(Arc::clone)?;
+        let program = match &selector.program {
+            Ok(program) => program,
+            Err(fault) => return Some(Err(fault.clone())),
+        };
+        if stop() {
+            return None;
+        }
         self.evaluations.fetch_add(1, Ordering::Relaxed);
-        let outcome = program.matches(device.view(driver)).map_err(Arc::from);
+        let outcome = program.matches(device.view(driver));
+        // Kept for each device, and it may repeat what the expression says.
+        let outcome = outcome.map_err(|fault| shown(&fault).into());
         let mut outcomes = self.outcomes.write();
         if outcomes.len() >= OUTCOMES {
             outcomes.clear();
         }
         outcomes.insert(key, outcome.clone());
-        outcome
+        Some(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl CompileSelector for Nothing {
+        fn compile(&self, _: &str) -> Result<Box<dyn EvaluateSelector>, String> {
+            Err("nothing".to_owned())
+        }
+    }
+
+    /// Who may write claims writes as many expressions as he likes.
+    #[test]
+    fn long_expressions_are_not_kept_for_ever() {
+        let selectors = Selectors::new(Nothing);
+        for n in 0..1000 {
+            selectors.get(&format!("{n} {}", "x".repeat(10 << 10)));
+            let known = selectors.known.lock();
+            let bytes: usize = known.compiled.keys().map(|text| text.len()).sum();
+            assert_eq!(bytes, known.bytes);
+            assert!(bytes <= KEPT_BYTES);
+        }
+        // The same again takes no more.
+        let held = selectors.known.lock().bytes;
+        let last = format!("999 {}", "x".repeat(10 << 10));
+        assert_eq!(selectors.get(&last).expression.len(), last.len());
+        assert_eq!(selectors.known.lock().bytes, held);
     }
 }

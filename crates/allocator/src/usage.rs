@@ -1,5 +1,6 @@
 //! What allocated claims hold.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -37,13 +38,89 @@ impl DeviceUse {
     pub fn is_allocated(&self) -> bool {
         !self.is_unused()
     }
+
+    fn add(&mut self, more: &Self) {
+        self.exclusive += more.exclusive;
+        self.shares += more.shares;
+        for (name, amount) in &more.consumed {
+            let sum = self.consumed.entry(name.clone()).or_insert(Quantity::ZERO);
+            *sum = sum.checked_add(*amount).unwrap_or(*sum);
+        }
+    }
+
+    fn take(&mut self, gone: &Self) {
+        self.exclusive = self.exclusive.saturating_sub(gone.exclusive);
+        self.shares = self.shares.saturating_sub(gone.shares);
+        for (name, amount) in &gone.consumed {
+            if let Some(sum) = self.consumed.get_mut(name) {
+                *sum = sum.checked_sub(*amount).unwrap_or(*sum);
+            }
+        }
+        if self.shares == 0 {
+            self.consumed.clear();
+        }
+    }
+}
+
+/// Who holds a device of one name: by the node that the allocation is for, `None` where it is not for one alone. Nodes may
+/// name their devices as they like, also as those of others; what is allocated on one node is not the device of another.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Holders(Vec<(Option<Arc<str>>, DeviceUse)>);
+
+impl Holders {
+    fn change(&mut self, node: Option<&str>, how: impl FnOnce(&mut DeviceUse)) {
+        let known = self.0.iter().position(|(of, _)| of.as_deref() == node);
+        let at = known.unwrap_or_else(|| {
+            self.0.push((node.map(Arc::from), DeviceUse::default()));
+            self.0.len() - 1
+        });
+        how(&mut self.0[at].1);
+        if self.0[at].1.is_unused() {
+            self.0.swap_remove(at);
+        }
+    }
+
+    /// What is held of the device, if it is one of `owner`'s own; of `None`'s, which several nodes reach, all is.
+    fn of(&self, owner: Option<&str>) -> Option<Cow<'_, DeviceUse>> {
+        let here = |(of, _): &&(Option<Arc<str>>, DeviceUse)| {
+            of.is_none() || owner.is_none() || of.as_deref() == owner
+        };
+        let mut held = self.0.iter().filter(here).map(|(_, used)| used);
+        let mut all = Cow::Borrowed(held.next()?);
+        for more in held {
+            all.to_mut().add(more);
+        }
+        Some(all)
+    }
+
+    /// Takes away what is to be treated as free.
+    fn take(&mut self, released: &Self) {
+        for (node, gone) in &released.0 {
+            self.change(node.as_deref(), |used| used.take(gone));
+        }
+    }
+}
+
+/// The one node that an allocation is for. Devices of a node's own are allocated for it alone.
+///
+/// What selects more than one node, or none, is for all that it selects: `None`.
+pub fn node_of(allocation: &AllocationResult) -> Option<&str> {
+    let [term] = &*allocation.node_selector.as_ref()?.node_selector_terms else {
+        return None;
+    };
+    let mut fields = term.match_fields.iter().flatten();
+    let name = fields.find(|f| f.key == "metadata.name" && f.operator == "In")?;
+    match name.values.as_deref()? {
+        [node] => Some(node),
+        _ => None,
+    }
 }
 
 /// The uses of the devices of one pool.
 #[derive(Debug, Default)]
 pub(crate) struct PoolUse {
     /// By device.
-    pub(crate) devices: HashMap<Arc<str>, DeviceUse, RandomState>,
+    devices: HashMap<Arc<str>, Holders, RandomState>,
     /// Another one after every change.
     pub(crate) revision: u64,
     /// Its signature, with the revision of the slices for which it was made.
@@ -61,6 +138,20 @@ impl Clone for PoolUse {
 }
 
 impl PoolUse {
+    /// What is held of a device of `owner`'s own, or of one that several nodes reach.
+    pub(crate) fn of(&self, owner: Option<&str>, device: &str) -> Option<Cow<'_, DeviceUse>> {
+        self.devices.get(device)?.of(owner)
+    }
+
+    /// Takes away what is to be treated as free.
+    pub(crate) fn release(&mut self, released: &Self) {
+        for (name, gone) in &released.devices {
+            if let Some(held) = self.devices.get_mut(name) {
+                held.take(gone);
+            }
+        }
+    }
+
     /// What is held of the devices of a pool, by their places in it.
     pub(crate) fn signature(&self, pool: &PoolSlices) -> Fingerprint {
         let mut known = self.signature.lock();
@@ -68,9 +159,10 @@ impl PoolUse {
             return signature;
         }
         let mut sum = Fingerprint::default();
-        let devices = pool.slices.iter().flat_map(|s| &s.devices);
-        for (place, device) in devices.enumerate() {
-            if let Some(used) = self.devices.get(&device.name) {
+        let slices = pool.slices.iter();
+        let devices = slices.flat_map(|s| s.devices.iter().map(move |d| (s.owner(), d)));
+        for (place, (owner, device)) in devices.enumerate() {
+            if let Some(used) = self.of(owner, &device.name) {
                 sum = sum.and_number(place).and(used.signature());
             }
         }
@@ -88,44 +180,43 @@ pub struct Usage {
 impl Usage {
     /// Books an allocation.
     pub fn add(&mut self, allocation: &AllocationResult) {
+        let node = node_of(allocation);
         for result in counted(allocation) {
-            self.change(result, |used, result| {
+            self.change(node, result, |used, result| {
                 if result.share_id.is_none() {
                     used.exclusive += 1;
                     return;
                 }
-                used.shares += 1;
-                for (name, amount) in amounts(result) {
-                    let sum = used.consumed.entry(name).or_insert(Quantity::ZERO);
-                    *sum = sum.checked_add(amount).unwrap_or(*sum);
-                }
+                used.add(&DeviceUse {
+                    exclusive: 0,
+                    shares: 1,
+                    consumed: amounts(result).collect(),
+                });
             });
         }
     }
 
     /// Takes an allocation back that has been booked.
     pub fn remove(&mut self, allocation: &AllocationResult) {
+        let node = node_of(allocation);
         for result in counted(allocation) {
-            self.change(result, |used, result| {
+            self.change(node, result, |used, result| {
                 if result.share_id.is_none() {
                     used.exclusive = used.exclusive.saturating_sub(1);
                     return;
                 }
-                used.shares = used.shares.saturating_sub(1);
-                for (name, amount) in amounts(result) {
-                    if let Some(sum) = used.consumed.get_mut(&name) {
-                        *sum = sum.checked_sub(amount).unwrap_or(*sum);
-                    }
-                }
-                if used.shares == 0 {
-                    used.consumed.clear();
-                }
+                used.take(&DeviceUse {
+                    exclusive: 0,
+                    shares: 1,
+                    consumed: amounts(result).collect(),
+                });
             });
         }
     }
 
     fn change(
         &mut self,
+        node: Option<&str>,
         result: &DeviceRequestAllocationResult,
         how: impl FnOnce(&mut DeviceUse, &DeviceRequestAllocationResult),
     ) {
@@ -137,10 +228,10 @@ impl Usage {
         let pool = Arc::make_mut(pools.entry(id.clone()).or_default());
         pool.revision = revision();
         *pool.signature.get_mut() = None;
-        let used = pool.devices.entry(result.device.as_str().into());
-        let used = used.or_default();
-        how(used, result);
-        if used.is_unused() {
+        let holders = pool.devices.entry(result.device.as_str().into());
+        let holders = holders.or_default();
+        holders.change(node, |used| how(used, result));
+        if holders.0.is_empty() {
             pool.devices.remove(&*result.device);
             if pool.devices.is_empty() {
                 pools.remove(&id);
@@ -148,9 +239,9 @@ impl Usage {
         }
     }
 
-    /// What is held of a device.
-    pub fn of(&self, pool: &PoolId, device: &str) -> Option<&DeviceUse> {
-        self.pool(pool)?.devices.get(device)
+    /// What is held of a device by whomever.
+    pub fn of(&self, pool: &PoolId, device: &str) -> Option<Cow<'_, DeviceUse>> {
+        self.pool(pool)?.of(None, device)
     }
 
     pub(crate) fn pool(&self, pool: &PoolId) -> Option<&Arc<PoolUse>> {

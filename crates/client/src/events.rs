@@ -29,6 +29,16 @@ pub fn object_ref<K: kube::Resource<DynamicType = ()>>(object: &K) -> ObjectRefe
     object.object_ref(&())
 }
 
+/// The name of an event about an object of this name. Names of some kinds are none that an event can have, and of long ones
+/// nothing is left for what tells events apart: such an event has a random name.
+pub fn event_name(object: &str, now: k8s_openapi::jiff::Timestamp) -> String {
+    let name = format!("{object}.{:x}", now.as_nanosecond());
+    match davit_api::names::check_dns1123_subdomain(&name).is_empty() {
+        true => name,
+        false => uuid::Uuid::new_v4().to_string(),
+    }
+}
+
 /// Sends events about objects. Cheap to clone; never blocks the sender.
 #[derive(Debug, Clone)]
 pub struct EventRecorder {
@@ -249,7 +259,7 @@ impl Writer {
         let namespace = filled(&note.namespace).unwrap_or_else(|| "default".to_owned());
         Event {
             metadata: ObjectMeta {
-                name: Some(format!("{}.{:x}", note.name, now.as_nanosecond())),
+                name: Some(event_name(&note.name, now)),
                 namespace: Some(namespace),
                 annotations: (!note.annotations.is_empty())
                     .then(|| note.annotations.iter().cloned().collect()),
@@ -274,6 +284,26 @@ impl Writer {
             reporting_component: self.source.component.clone(),
             reporting_instance: self.source.host.clone(),
             ..Event::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nobody hides what is said about an object by what it is called.
+    #[test]
+    fn events_have_names_whatever_the_object_is_called() {
+        let now = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
+        assert_eq!(event_name("p", now), "p.0");
+        for object in ["p".repeat(253), "system:node".to_owned(), String::new()] {
+            let names = [(); 2].map(|()| event_name(&object, now));
+            assert_ne!(names[0], names[1]);
+            for name in names {
+                let faults = davit_api::names::check_dns1123_subdomain(&name);
+                assert_eq!(faults, Vec::<String>::new());
+            }
         }
     }
 }

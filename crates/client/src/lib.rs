@@ -23,7 +23,7 @@ pub mod signing;
 pub mod subject;
 
 pub use connect::{Rotation, from_config, from_kubeconfig, in_process, kubeconfig, rotating};
-pub use events::{EventRecorder, object_ref};
+pub use events::{EventRecorder, event_name, object_ref};
 pub use feed::{Feed, FeedEvent};
 pub use informer::{Change, IndexValue, Informer, Object, ObjectKey, Subscription, Trim};
 pub use kube::Client;

@@ -159,16 +159,23 @@ fn compute(
             known.push(slice);
         }
     }
-    let mut allocated: HashSet<(&str, &str)> = HashSet::new();
+    // Pool, device, and the node that the allocation is for: a device of a node's own is none that is allocated on another.
+    let mut allocated: HashSet<(&str, &str, Option<&str>)> = HashSet::new();
     for claim in claims {
         let allocation = claim.status.as_ref().and_then(|s| s.allocation.as_ref());
         let devices = allocation.and_then(|a| a.devices.as_ref());
+        let node = allocation.and_then(davit_allocator::node_of);
         for result in devices.into_iter().flat_map(|d| &d.results).flatten() {
             if result.driver == *driver && result.admin_access != Some(true) {
-                allocated.insert((&result.pool, &result.device));
+                allocated.insert((&result.pool, &result.device, node));
             }
         }
     }
+    let anywhere: HashSet<(&str, &str)> = allocated.iter().map(|(p, d, _)| (*p, *d)).collect();
+    let held = |pool, owner: Option<&str>, device| match owner {
+        None => anywhere.contains(&(pool, device)),
+        owner => [None, owner].map(|of| allocated.contains(&(pool, device, of))) != [false; 2],
+    };
     let rules: Vec<TaintRule> = rules.iter().filter_map(|r| TaintRule::new(r)).collect();
     let rules: Vec<&TaintRule> = rules
         .iter()
@@ -189,8 +196,11 @@ fn compute(
             .flat_map(|s| &s.spec.devices)
             .flatten()
             .collect();
-        let held = |name: &str| allocated.contains(&(pool, name));
-        let used = devices.iter().filter(|d| held(&d.name)).count();
+        let own = slices
+            .iter()
+            .map(|s| (s.spec.node_name.as_deref(), &s.spec.devices));
+        let own = own.flat_map(|(owner, list)| list.iter().flatten().map(move |d| (owner, d)));
+        let used = own.filter(|(owner, d)| held(pool, *owner, &d.name)).count();
         let tainted = devices.iter().filter(|d| {
             let own = d.taints.iter().flatten().map(Taint::from);
             own.into_iter().any(|t| t.effect != Effect::None)

@@ -5,15 +5,22 @@
 
 use davit_net::route::Netlink;
 use davit_netplan::{Network, number};
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Where claims are: those of clusters, and those of nodes, whose ranges are parts of a cluster's.
 const CLUSTERS: &str = "/run/davit/pod-ranges/clusters";
 const NODES: &str = "/run/davit/pod-ranges/nodes";
+
+/// How long others may hold the claims: what they do with them takes seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often is looked whether they still do.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Ranges that cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +70,7 @@ pub enum RangeError {
 #[derive(Debug, Clone)]
 pub struct Claims {
     dir: PathBuf,
+    patience: Duration,
 }
 
 impl Claims {
@@ -79,7 +87,10 @@ impl Claims {
     }
 
     fn within(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into() }
+        Self {
+            dir: dir.into(),
+            patience: PATIENCE,
+        }
     }
 
     fn failed(&self, error: io::Error) -> RangeError {
@@ -103,13 +114,21 @@ impl Claims {
         self.lock_file(".removal")
     }
 
+    /// Who can open a file can lock it, so other accounts do not get to it.
     fn lock_file(&self, name: &str) -> Result<Flock<File>, RangeError> {
-        let open = || {
-            fs::create_dir_all(&self.dir)?;
-            File::create(self.dir.join(name))
-        };
-        let file = open().map_err(|e| self.failed(e))?;
-        Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, e)| self.failed(e.into()))
+        davit_beneath::private_dir(&self.dir, 0o700).map_err(|e| self.failed(e.into()))?;
+        let mut file = File::create(self.dir.join(name)).map_err(|e| self.failed(e))?;
+        let until = Instant::now() + self.patience;
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(locked) => return Ok(locked),
+                Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < until => {
+                    file = back;
+                    std::thread::sleep(LOOK);
+                }
+                Err((_, error)) => return Err(self.failed(error.into())),
+            }
+        }
     }
 
     fn file(&self, range: Network) -> PathBuf {
@@ -270,6 +289,28 @@ pub(crate) fn check_free(range: Network) -> Result<(), RangeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    /// Who may open a file may lock it: an account of the machine would have kept all clusters from starting.
+    #[test]
+    fn other_accounts_do_not_hold_claims() {
+        let dir = tempfile::tempdir().unwrap();
+        let claims = Claims {
+            patience: Duration::from_millis(50),
+            ..Claims::within(dir.path().join("claims"))
+        };
+        // As it was made before.
+        fs::create_dir(&claims.dir).unwrap();
+        fs::set_permissions(&claims.dir, fs::Permissions::from_mode(0o755)).unwrap();
+        let held = claims.lock_removal().unwrap();
+        let mode = fs::metadata(&claims.dir).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        // Nor is waited for ever for whoever has it.
+        let refused = claims.lock_removal().unwrap_err();
+        assert!(matches!(refused, RangeError::Claims { .. }), "{refused}");
+        drop(held);
+        claims.lock_removal().unwrap();
+    }
 
     #[test]
     fn a_range_has_one_owner_while_there_is_one() {

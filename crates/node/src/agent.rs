@@ -537,7 +537,9 @@ impl NodeAgent {
                 options.look.clone(),
             );
         metrics.add_collector(volumes.collector());
+        let recursive_mounts = davit_oci::read_only::of(&*options.runtime).await;
         let ctx = Context {
+            recursive_mounts,
             runtime: options.runtime.clone(),
             runtime_name: version.runtime_name.clone(),
             machine: with_runtime(machine, &version),

@@ -12,6 +12,7 @@ use crate::volumes::{Mounted, Ready, SubPath, too_many_sub_paths};
 use crate::{dns, security, sysctls};
 use davit_beneath::private_dir;
 use davit_containermanager::ContainerOptions;
+use davit_oci::read_only::is_recursive;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 use std::borrow::Cow;
@@ -383,7 +384,7 @@ async fn mounts<'a>(
             readonly: read_only || *volume_read_only || is_projected(pod, &mount.name),
             propagation: propagation as i32,
             recursive_read_only: read_only
-                && mount.recursive_read_only.as_deref() == Some("Enabled"),
+                && is_recursive(mount.recursive_read_only.as_deref(), ctx.recursive_mounts),
             ..cri::Mount::default()
         });
     }

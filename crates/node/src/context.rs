@@ -37,6 +37,8 @@ pub(crate) struct Context {
     pub runtime: Arc<dyn Runtime>,
     /// The runtime's name, the scheme of container IDs.
     pub runtime_name: String,
+    /// Whether all of its handlers make mounts read-only with what is mounted below them.
+    pub recursive_mounts: bool,
     /// Directories.
     pub paths: Paths,
     /// The machine.

@@ -70,6 +70,8 @@ pub(crate) struct Input<'a> {
     pub ending: bool,
     /// All containers have ended for good.
     pub ended: bool,
+    /// Whether the runtime makes mounts read-only with what is mounted below them.
+    pub recursive_read_only: bool,
     /// Name of the runtime, for container IDs.
     pub runtime_name: &'a str,
     /// Addresses of the node.

@@ -5,12 +5,14 @@
 
 use crate::paths::{PRIVATE_DIR, Paths};
 use crate::pod::PodExt;
+use davit_oci::host_ids;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 /// IDs of a range. The first range of the host is the host's own.
@@ -81,14 +83,21 @@ impl Mappings {
 pub(crate) struct UserRanges {
     paths: Paths,
     one_at_a_time: Mutex<()>,
+    /// The number of the range that is looked at first.
+    start: u32,
+    /// What others here have.
+    others: fn() -> Vec<RangeInclusive<u64>>,
 }
 
 impl UserRanges {
     /// For the pods below `paths`.
     pub(crate) fn new(paths: Paths) -> Self {
+        let start = host_ids::first_of(&paths.pods(), RANGES);
         Self {
             paths,
             one_at_a_time: Mutex::default(),
+            start,
+            others: host_ids::of_others,
         }
     }
 
@@ -126,15 +135,15 @@ impl UserRanges {
         }))
     }
 
-    /// The lowest range that no pod has. What cannot be read may have any, so nothing is given out then.
+    /// The next range that no pod has, and nobody else here, if there is one: others can have all. What cannot be read may
+    /// have any, so nothing is given out then.
     fn free(&self) -> io::Result<u32> {
         let mut taken = BTreeSet::new();
         let entries = match std::fs::read_dir(self.paths.pods()) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(LENGTH),
-            Err(error) => return Err(error),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            entries => Some(entries?),
         };
-        for entry in entries {
+        for entry in entries.into_iter().flatten() {
             if let Some(mappings) = Mappings::read(&entry?.path())? {
                 let range = mappings.range();
                 taken.insert(range.ok_or_else(|| {
@@ -142,10 +151,11 @@ impl UserRanges {
                 })?);
             }
         }
-        (1..=RANGES)
-            .map(|number| number * LENGTH)
-            .find(|first| !taken.contains(first))
-            .ok_or_else(|| io::Error::other("no range of users is left"))
+        let all = (0..RANGES).map(|n| ((n + self.start) % RANGES + 1) * LENGTH);
+        let free: Vec<u32> = all.filter(|first| !taken.contains(first)).collect();
+        let unused = host_ids::unused(free.iter().copied(), LENGTH, &(self.others)());
+        let chosen = unused.or(free.first().copied());
+        chosen.ok_or(io::Error::other("no range of users is left"))
     }
 }
 
@@ -166,7 +176,12 @@ mod tests {
     fn each_pod_has_a_range_of_its_own() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::new(dir.path().to_owned(), dir.path().join("logs"));
-        let ranges = UserRanges::new(paths.clone());
+        let alone = |paths: &Paths| UserRanges {
+            start: 0,
+            others: Vec::new,
+            ..UserRanges::new(paths.clone())
+        };
+        let ranges = alone(&paths);
         let first = |uid: &str| {
             ranges
                 .of(&pod(uid, false))
@@ -176,7 +191,7 @@ mod tests {
         assert_eq!((first("a").unwrap(), first("b").unwrap()), (65536, 131_072));
         assert_eq!(first("a").unwrap(), 65536, "the same again");
         // Another agent finds them; what is gone is free.
-        let ranges = UserRanges::new(paths.clone());
+        let ranges = alone(&paths);
         let first = |uid: &str| {
             ranges
                 .of(&pod(uid, false))
@@ -185,6 +200,20 @@ mod tests {
         assert_eq!(first("c").unwrap(), 196_608);
         std::fs::remove_dir_all(paths.pod("a")).unwrap();
         assert_eq!(first("d").unwrap(), 65536);
+        // What others have is not given out: processes of another agent, an account whose range lies across two.
+        let ranges = UserRanges {
+            others: || vec![262_144..=327_679, 350_000..=415_535],
+            ..alone(&paths)
+        };
+        let fifth = ranges.of(&pod("f", false)).unwrap().unwrap();
+        assert_eq!(fifth.uids[0].host_id, 458_752);
+        // Nor does who has all keep pods from starting.
+        let ranges = UserRanges {
+            others: || vec![0..=u64::MAX],
+            ..alone(&paths)
+        };
+        let sixth = ranges.of(&pod("g", false)).unwrap().unwrap();
+        assert_eq!(sixth.uids[0].host_id, 262_144);
         // A file that says something else stops all, instead of giving two pods the same.
         std::fs::write(
             paths.pod("b").join(FILE),

@@ -342,6 +342,7 @@ impl Worker {
             held: self.held.as_ref(),
             ending: self.stage == Stage::End,
             ended,
+            recursive_read_only: self.ctx.recursive_mounts,
             runtime_name: &self.ctx.runtime_name,
             host_ips: &self.ctx.host_ips,
             accepted: self.accepted,

@@ -263,7 +263,7 @@ impl Writer {
         let profile = pod.scheduler_name().to_owned();
         Event {
             metadata: ObjectMeta {
-                name: Some(format!("{}.{:x}", pod.name, now.as_nanosecond())),
+                name: Some(davit_client::event_name(&pod.name, now)),
                 namespace: Some(pod.namespace.to_string()),
                 annotations: Some([(VERDICT_ANNOTATION.to_owned(), report.record.clone())].into()),
                 ..ObjectMeta::default()

@@ -248,6 +248,10 @@ fn value_from(variable: &Value, path: &Path, errors: &mut ErrorList) {
         let path = path.child("resourceFieldRef");
         volumes::resource_field_ref(at(source, &["resourceFieldRef"]), true, &path, errors);
     }
+    if has(source, &["fileKeyRef"]) {
+        let path = path.child("fileKeyRef");
+        volumes::env_files::reference(at(source, &["fileKeyRef"]), &path, errors);
+    }
     for key in ["configMapKeyRef", "secretKeyRef"] {
         let reference = at(source, &[key]);
         if reference.is_null() {

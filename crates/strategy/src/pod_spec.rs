@@ -30,6 +30,7 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
         grace: int_at(spec, &["terminationGracePeriodSeconds"]),
     };
     containers::all(spec, &scope, path, errors);
+    volumes::env_files::volumes(spec, path, errors);
     if has(spec, &["resources"]) {
         let path = path.child("resources");
         resources::pod(at(spec, &["resources"]), &path, errors);

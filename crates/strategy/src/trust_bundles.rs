@@ -50,30 +50,35 @@ impl Strategy for TrustBundle {
     }
 }
 
+/// Faults of the name of a signer's bundle, or, where `signer` is empty, of nobody's.
+pub(super) fn faults_of_name(name: &str, signer: &str) -> Vec<String> {
+    if !signer.is_empty() {
+        let prefix = format!("{}:", signer.replace('/', ":"));
+        return match name.strip_prefix(&prefix) {
+            Some(rest) => names::check_dns1123_subdomain(rest),
+            None => vec![format!(
+                "ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}"
+            )],
+        };
+    }
+    if name.contains(':') {
+        let fault = "ClusterTrustBundle without signer name must not have \":\" in its name";
+        return vec![fault.to_owned()];
+    }
+    names::check_dns1123_subdomain(name)
+}
+
 /// The name of a signer's bundle begins with the signer.
 fn name_and_signer(obj: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     let name = str_at(obj, &["metadata", "name"]);
     let at_name = Path::new("metadata").child("name");
     let signer = str_at(obj, &["spec", "signerName"]);
+    let faults = faults_of_name(name, signer);
+    errors.extend(invalid_each(&at_name, name, faults));
     if signer.is_empty() {
-        let faults = if name.contains(':') {
-            let fault = "ClusterTrustBundle without signer name must not have \":\" in its name";
-            vec![fault.to_owned()]
-        } else {
-            names::check_dns1123_subdomain(name)
-        };
-        errors.extend(invalid_each(&at_name, name, faults));
         return errors;
     }
-    let prefix = format!("{}:", signer.replace('/', ":"));
-    let faults = match name.strip_prefix(&prefix) {
-        Some(rest) => names::check_dns1123_subdomain(rest),
-        None => vec![format!(
-            "ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}"
-        )],
-    };
-    errors.extend(invalid_each(&at_name, name, faults));
     if signer.split('/').count() != 2 || signer.split('/').any(str::is_empty) {
         let path = Path::new("spec").child("signerName");
         let fault =

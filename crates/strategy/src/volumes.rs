@@ -13,7 +13,9 @@ use super::json::{at, int_at, list_at, str_at};
 /// Bytes of the name of a file system.
 const MAX_FS_TYPE: usize = 63;
 
+pub(super) mod env_files;
 pub(super) mod legacy;
+mod projected;
 
 /// The sources of volumes in the order in which they are looked at: the first one counts.
 const SOURCES: [&str; 30] = [
@@ -116,7 +118,7 @@ fn of_kind(kind: &str, source: &Value, path: &Path, errors: &mut ErrorList) {
             mode(source, "defaultMode", path, errors);
             downward(list_at(source, &["items"]), &path.child("items"), errors);
         }
-        "projected" => projected(source, path, errors),
+        "projected" => projected::validate(source, path, errors),
         "persistentVolumeClaim" => required(source, "claimName", path, errors),
         "csi" => required(source, "driver", path, errors),
         "flexVolume" => flex_volume(source, path, errors),
@@ -362,50 +364,6 @@ pub(super) fn resource_field_ref(of: &Value, env: bool, path: &Path, errors: &mu
             &SUPPORTED,
         ));
     }
-}
-
-fn projected(source: &Value, path: &Path, errors: &mut ErrorList) {
-    mode(source, "defaultMode", path, errors);
-    for (i, part) in list_at(source, &["sources"]).iter().enumerate() {
-        let path = path.child("sources").index(i);
-        let mut given = 0;
-        for (kind, value) in part.as_object().into_iter().flatten() {
-            if value.is_null() {
-                continue;
-            }
-            given += 1;
-            let path = path.child(kind);
-            if given > 1 {
-                let why = "may not specify more than 1 volume type per source";
-                errors.push(FieldError::forbidden(&path, why));
-                continue;
-            }
-            match kind.as_str() {
-                "configMap" | "secret" => {
-                    required(value, "name", &path, errors);
-                    files(value, &path, errors);
-                }
-                "downwardAPI" => downward(list_at(value, &["items"]), &path.child("items"), errors),
-                "serviceAccountToken" => token(value, &path, errors),
-                _ => {}
-            }
-        }
-    }
-}
-
-fn token(of: &Value, path: &Path, errors: &mut ErrorList) {
-    let seconds = int_at(of, &["expirationSeconds"]).unwrap_or(0);
-    let at_seconds = path.child("expirationSeconds");
-    if seconds < 600 {
-        let fault = "may not specify a duration less than 10 minutes";
-        errors.push(FieldError::invalid(&at_seconds, seconds, fault));
-    }
-    if seconds > 1 << 32 {
-        let fault = "may not specify a duration larger than 2^32 seconds";
-        errors.push(FieldError::invalid(&at_seconds, seconds, fault));
-    }
-    required(of, "path", path, errors);
-    not_stepping_out(str_at(of, &["path"]), &path.child("path"), errors);
 }
 
 /// Faults of the mode of a volume (file system or block device).

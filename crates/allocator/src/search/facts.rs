@@ -26,17 +26,19 @@ impl Search<'_> {
             .map(|s| (Some(need.class_name()), s));
         let own = need.selectors.iter().map(|s| (None, s));
         for (class, selector) in class.chain(own) {
+            let selectors = &self.allocator.selectors;
             let error = match selector.fault() {
                 Some(fault) => Some(fault.to_string()),
-                None => match self.allocator.selectors.matches(selector, driver, device) {
-                    Ok(true) => continue,
-                    Ok(false) => None,
-                    Err(fault) => Some(fault.to_string()),
+                None => match selectors.matches(selector, driver, device, self.call.stop) {
+                    Some(Ok(true)) => continue,
+                    Some(Ok(false)) => None,
+                    Some(Err(fault)) => Some(fault.to_string()),
+                    None => Some("not evaluated: no time was left".to_owned()),
                 },
             };
             return Some(Cause::Selector {
                 class: class.map(str::to_owned),
-                expression: selector.expression.to_string(),
+                expression: crate::excerpt::shown(&selector.expression),
                 error,
                 seen: crate::refusal::seen(&selector.expression, device.view(driver)),
             });

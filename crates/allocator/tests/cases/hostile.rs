@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use davit_allocator::{
     AllocateError, Allocation, Allocator, Call, Classes, Features, Inventory, NodeView, Plan,
-    Selectors, Slice, Usage, check_selector,
+    Question, Selectors, Slice, Usage, check_selector,
 };
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use proptest::prelude::*;
@@ -311,4 +311,92 @@ proptest! {
             }
         }
     }
+}
+
+/// An expression may take as long as its costs let it, and is asked about each device: no claim has more of the scheduler's
+/// time than it is given, which would be taken from all pods.
+#[test]
+fn selectors_are_not_evaluated_after_the_time_is_up() {
+    let devices: Vec<Value> = (0..100)
+        .map(|n| json!({"name": format!("d{n}"), "attributes": {"n": {"int": n}}}))
+        .collect();
+    let slice: ResourceSlice = serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": {
+        "driver": "d", "nodeName": "node", "devices": devices,
+        "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}}}))
+    .unwrap();
+    let expression = "device.attributes['d'].n < 0";
+    let claim_with = |expression: &str| -> ResourceClaim {
+        let selectors = json!([{"cel": {"expression": expression}}]);
+        let exactly = json!({"deviceClassName": "class", "selectors": selectors});
+        serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": {"devices": {
+            "requests": [{"name": "r", "exactly": exactly}]}}}))
+        .unwrap()
+    };
+    let claim = claim_with(expression);
+    let class = serde_json::from_value(json!({"metadata": {"name": "class"}, "spec": {}}));
+    let classes = Classes::new([Arc::new(class.unwrap())]);
+    let mut inventory = Inventory::default();
+    inventory.set(Arc::new(Slice::new(&slice, &[]).unwrap()));
+    let selectors = Arc::new(Selectors::kubernetes());
+    let features = Features::default();
+    let plan = Plan::new(&[Arc::new(claim)], features, &classes, &selectors).unwrap();
+    let usage = Usage::default();
+    let allocator = Allocator::new(features, Arc::new(inventory), usage, selectors.clone());
+    let asked = Cell::new(0);
+    let labels = BTreeMap::new();
+    let call = Call {
+        node: NodeView {
+            name: "node",
+            labels: &labels,
+        },
+        released: None,
+        stop: &|| {
+            asked.set(asked.get() + 1);
+            asked.get() > 3
+        },
+        share_id: &String::new,
+    };
+    assert_eq!(
+        allocator.allocate(&plan, call),
+        Err(AllocateError::Interrupted)
+    );
+    assert_eq!(selectors.evaluations(), 3);
+    let why = allocator.explain(&plan, call);
+    assert!(why.summary().contains("took longer"), "{why:?}");
+    assert!(why.requests[0].devices.is_empty(), "{why:?}");
+    assert_eq!(selectors.evaluations(), 3);
+    // What is said of a device is short, however long the expression is.
+    let claim = claim_with(&format!("{expression}{}", " && true".repeat(1000)));
+    let plan = Plan::new(&[Arc::new(claim)], features, &classes, &selectors).unwrap();
+    let patient = Call {
+        stop: &|| false,
+        ..call
+    };
+    let why = allocator.explain(&plan, patient);
+    assert_eq!(why.requests[0].devices.len(), 100);
+    assert!(format!("{why:?}").len() < 100 << 10);
+}
+
+/// A pod may have 32 claims, each as long as an object may be.
+#[test]
+fn selectors_of_many_claims_are_not_made_ready() {
+    let expression = format!("device.driver == 'd' || '{}' == ''", "x".repeat(10_000));
+    let list: Vec<Value> = (0..32)
+        .map(|_| json!({"cel": {"expression": expression}}))
+        .collect();
+    let claim: ResourceClaim =
+        serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": {"devices": {
+        "requests": [{"name": "r", "exactly": {"deviceClassName": "class", "selectors": list}}]}}}))
+        .unwrap();
+    let claim = Arc::new(claim);
+    let class = serde_json::from_value(json!({"metadata": {"name": "class"}, "spec": {}}));
+    let classes = Classes::new([Arc::new(class.unwrap())]);
+    let selectors = Selectors::kubernetes();
+    let features = Features::default();
+    let plan = |count| Plan::new(&vec![claim.clone(); count], features, &classes, &selectors);
+    assert!(plan(6).is_ok());
+    let refused = plan(7).unwrap_err().to_string();
+    assert!(refused.contains("longer than 2 MiB"), "{refused}");
+    // Nor is what is asked remembered.
+    assert!(Question::new(std::slice::from_ref(&claim), features).is_none());
 }

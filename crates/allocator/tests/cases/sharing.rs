@@ -82,6 +82,58 @@ fn a_node_takes_no_pool_of_another() {
     }
 }
 
+/// What is allocated on one node of a pool and device of whatever name is not the device of another node.
+#[test]
+fn a_node_holds_no_device_of_another() {
+    let held = |node: Value| {
+        let mut case = Case::new()
+            .slice(slice("own", "p", "driver-a", named(&["a"])))
+            .slice(at(
+                slice("other", "p", "driver-a", named(&["a"])),
+                json!({"nodeName": "node-2"}),
+            ))
+            .claim(json!([request("r", "class-a", 1)]))
+            .allocated("driver-a", "p", "a");
+        if !node.is_null() {
+            let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+            case.allocated[0]["nodeSelector"] =
+                json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
+        }
+        case
+    };
+    held(json!("node-2")).gets(&[&["r driver-a/p/a"]]);
+    held(json!("node-2"))
+        .node("node-2", "region-1")
+        .gets_nothing();
+    held(json!("node-1")).gets_nothing();
+    // Who allocates without saying for which node holds it on each.
+    held(json!(null)).gets_nothing();
+    // What several nodes reach is held for whichever it was.
+    let mut shared = held(json!("node-2"));
+    shared.slices = vec![at(
+        shared.slices.remove(0),
+        json!({"nodeName": null, "allNodes": true}),
+    )];
+    shared.gets_nothing();
+}
+
+/// A node's slice in a pool of devices that several nodes reach would be taken for one of these.
+#[test]
+fn a_node_adds_nothing_to_a_pool_of_all() {
+    for newer in [1, 9] {
+        let all = at(
+            slice("all", "p", "driver-a", named(&["a"])),
+            json!({"allNodes": true}),
+        );
+        let own = slice("own", "p", "driver-a", named(&["a", "b"]));
+        Case::new()
+            .slice(all)
+            .slice(generation(own, newer, 1))
+            .claim(json!([self::all("r", "class-a")]))
+            .gets(&[&["r driver-a/p/a"]]);
+    }
+}
+
 /// partitionable-devices-devices-on-different-nodes-consume-same-counter-set,
 /// -device-counter-consumption-references-unknown-*, -validation-error-on-non-targeting-slice
 /// (checklist 64)

@@ -59,16 +59,7 @@ fn devices(
 
 /// The one node whose devices are among a claim's.
 fn node_of(claim: &ResourceClaim) -> Option<&str> {
-    let allocation = claim.status.as_ref()?.allocation.as_ref()?;
-    let [term] = &*allocation.node_selector.as_ref()?.node_selector_terms else {
-        return None;
-    };
-    let mut fields = term.match_fields.iter().flatten();
-    let name = fields.find(|f| f.key == "metadata.name" && f.operator == "In")?;
-    match name.values.as_deref()? {
-        [node] => Some(node),
-        _ => None,
-    }
+    davit_allocator::node_of(claim.status.as_ref()?.allocation.as_ref()?)
 }
 
 fn results(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {

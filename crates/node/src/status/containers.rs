@@ -78,7 +78,7 @@ fn one(input: &Input<'_>, role: Role, container: &Container) -> Option<Container
             .cloned()
             .filter(|r| sized || r.limits.is_some());
     }
-    out.volume_mounts = volume_mounts(container);
+    out.volume_mounts = volume_mounts(container, input.recursive_read_only);
     Some(out)
 }
 
@@ -356,18 +356,15 @@ fn readiness(
     }
 }
 
-fn volume_mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
+fn volume_mounts(container: &Container, supported: bool) -> Option<Vec<VolumeMountStatus>> {
     let mounts: Vec<VolumeMountStatus> = container
         .volume_mounts
         .iter()
         .flatten()
         .map(|m| {
             let read_only = m.read_only == Some(true);
-            // What only may be, is not (`container_config`).
-            let recursive = match m.recursive_read_only.as_deref() {
-                Some("Enabled") => "Enabled",
-                _ => "Disabled",
-            };
+            let recursive =
+                davit_oci::read_only::effective(m.recursive_read_only.as_deref(), supported);
             VolumeMountStatus {
                 name: m.name.clone(),
                 mount_path: m.mount_path.clone(),

@@ -97,6 +97,7 @@ impl Case {
             held: None,
             ending: self.ending,
             ended: self.ended,
+            recursive_read_only: true,
             runtime_name: "davit",
             host_ips: &["192.168.0.1".into()],
             accepted: at(0),

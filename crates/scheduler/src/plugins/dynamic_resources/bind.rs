@@ -327,19 +327,14 @@ fn generate_name(pod: &str) -> String {
     format!("{}{rest}", head.trim_end_matches(['-', '.']))
 }
 
-/// A name that no other event has: a generated one may not end in the dot that parts the pod's name from the rest.
-fn event_name(pod: &str) -> String {
-    let rest = format!(".{:016x}", Timestamp::now().as_nanosecond());
-    let keep: String = pod.chars().take(253 - rest.len()).collect();
-    format!("{}{rest}", keep.trim_end_matches(['-', '.']))
-}
-
 /// Says that the pod waits for its devices.
 async fn announce(client: &kube::Client, pod: &PodInfo) {
-    let now = Time(Timestamp::now());
+    let now = Timestamp::now();
+    let name = davit_client::event_name(&pod.name, now);
+    let now = Time(now);
     let event = Event {
         metadata: ObjectMeta {
-            name: Some(event_name(&pod.name)),
+            name: Some(name),
             namespace: Some(pod.namespace.to_string()),
             ..ObjectMeta::default()
         },
