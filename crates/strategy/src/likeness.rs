@@ -215,7 +215,7 @@ fn a_resize_changes_cpu_and_memory_of_containers_that_stay_where_they_are() {
         all
     };
     let old = pod(json!([container("c", json!({}))]));
-    let strategy = crate::strategy("", "v1", "Pod");
+    let strategy = strategy("", "v1", "Pod");
     let found = |containers: Value| {
         let mut new = pod(containers);
         strategy.prepare_subresource_update("resize", &mut new, &old);
@@ -263,7 +263,7 @@ fn a_resize_changes_cpu_and_memory_of_containers_that_stay_where_they_are() {
 
 #[test]
 fn the_one_address_of_a_pod_is_the_first_of_all() {
-    let strategy = crate::strategy("", "v1", "Pod");
+    let strategy = strategy("", "v1", "Pod");
     let old = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {}, "status": {}});
     let settled = |status: Value| {
         let mut new = old.clone();
