@@ -19,6 +19,8 @@ mod harness;
 mod known;
 #[path = "etcd/kube_apiserver.rs"]
 mod kube_apiserver;
+#[path = "differential/questions.rs"]
+mod questions;
 #[path = "differential/requests.rs"]
 mod requests;
 #[path = "differential/run.rs"]
@@ -175,6 +177,9 @@ async fn davit_answers_as_kube_apiserver_does() {
     let targets = chosen(targets());
     let mut run = Run::new(pair);
     prepare(&mut run).await;
+    if std::env::var_os("DAVIT_DIFFERENTIAL_KINDS").is_none() {
+        questions::ask(&mut run).await;
+    }
     for seed in first..first + cases {
         let target = &targets[usize::try_from(seed).unwrap() % targets.len()];
         run.seed = seed;

@@ -135,6 +135,8 @@ impl Mask<'_> {
             "resourceVersion\\\":\\\"",
             "resourceVersion:",
             "in record (",
+            "ResourceVersion in object meta: ",
+            "resource version: 99999999, current: ",
         ];
         for prefix in versions {
             out = mask_after(&out, prefix, digit, "MASKED");

@@ -87,7 +87,9 @@ impl Side {
         let (head, body) = answer.into_parts();
         let bytes = body.collect().await.unwrap().to_bytes();
         let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
-        let mut body = serde_json::from_slice(&bytes).unwrap_or_else(|_| text());
+        let mut body = serde_json::from_slice(&bytes)
+            .or_else(|_| events(&bytes))
+            .unwrap_or_else(|_| text());
         self.remember(request, head.status.as_u16(), &body);
         mask.value(&mut body);
         let warnings = head.headers.get_all(WARNING).into_iter();
@@ -114,6 +116,14 @@ impl Side {
         self.version = version.unwrap_or_default().to_owned();
         self.stored = Some(body.clone());
     }
+}
+
+/// What a watch has told, one event a line.
+fn events(bytes: &[u8]) -> serde_json::Result<Value> {
+    let lines = serde_json::Deserializer::from_slice(bytes).into_iter();
+    lines
+        .collect::<serde_json::Result<Vec<Value>>>()
+        .map(Value::from)
 }
 
 /// davit's API server and the real one. They end with the value.

@@ -1,5 +1,8 @@
 //! Query strings, decoded once per request.
 
+use std::num::{IntErrorKind, ParseIntError};
+
+use davit_api::field::quote;
 use percent_encoding::percent_decode;
 
 /// The decoded pairs of a query string, in order.
@@ -33,6 +36,18 @@ impl Query {
         self.get(name).filter(|value| !value.is_empty())
     }
 
+    /// The first value of `name`, a whole number, unless it is empty.
+    ///
+    /// # Errors
+    /// What Go's `strconv` says of a text that is none.
+    pub fn number(&self, name: &str) -> Result<Option<i64>, String> {
+        let number = |text: &str| {
+            let number = text.parse::<i64>();
+            number.map_err(|error| no_number("ParseInt", text, &error))
+        };
+        self.text(name).map(number).transpose()
+    }
+
     /// All values of `name`.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0
@@ -52,6 +67,15 @@ impl Query {
         self.get(name)
             .map(|value| !(value.eq_ignore_ascii_case("false") || value == "0"))
     }
+}
+
+/// What Go's `strconv` says of a text that its `function` (`ParseInt`, `ParseUint`) does not take for a number.
+pub fn no_number(function: &str, text: &str, error: &ParseIntError) -> String {
+    let why = match error.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+        _ => "invalid syntax",
+    };
+    format!("strconv.{function}: parsing {}: {why}", quote(text))
 }
 
 fn decode(text: &str) -> String {
@@ -87,5 +111,15 @@ mod tests {
         assert_eq!(query.all("a").collect::<Vec<_>>(), ["b/c", "d e"]);
         assert!(query.flag("watch") && query.flag("x") && query.flag("t"));
         assert!(!query.flag("follow") && !query.flag("missing"));
+    }
+
+    #[test]
+    fn numbers_are_refused_in_the_words_of_strconv() {
+        let query = Query::parse("a=-1&b=&c=x&d=99999999999999999999");
+        assert_eq!(query.number("a"), Ok(Some(-1)));
+        assert_eq!((query.number("b"), query.number("e")), (Ok(None), Ok(None)));
+        let why = |name| query.number(name).unwrap_err();
+        assert_eq!(why("c"), "strconv.ParseInt: parsing \"x\": invalid syntax");
+        assert!(why("d").ends_with("value out of range"));
     }
 }

@@ -71,7 +71,9 @@ pub(crate) enum Item {
 impl Item {
     pub(crate) fn into_value(self) -> Result<Value, Status> {
         match self {
-            Self::Cached(object) => serde_json::from_slice(object.json()).map_err(Status::internal),
+            Self::Cached(object) => {
+                serde_json::from_slice(&object.json()).map_err(Status::internal)
+            }
             Self::Value(value) => Ok(value),
         }
     }
@@ -286,7 +288,7 @@ fn list_bytes(resource: &ResourceInfo, items: &[Item], meta: &ListMeta) -> Vec<u
     let size: usize = items
         .iter()
         .map(|item| match item {
-            Item::Cached(object) => object.json().len() + 1,
+            Item::Cached(object) => object.json_len(),
             Item::Value(_) => 1024,
         })
         .sum();
@@ -300,17 +302,13 @@ fn list_bytes(resource: &ResourceInfo, items: &[Item], meta: &ListMeta) -> Vec<u
         if index > 0 {
             body.push(b',');
         }
-        let made;
         let json = match item {
             Item::Cached(object) => object.json(),
-            Item::Value(value) => {
-                made = ordered(value).to_json();
-                made.as_bytes()
-            }
+            Item::Value(value) => ordered(value).to_json().into(),
         };
         match resource.custom {
-            None => append_without_kind(&mut body, json, &kind),
-            Some(_) => body.extend_from_slice(json),
+            None => append_without_kind(&mut body, &json, &kind),
+            Some(_) => body.extend_from_slice(&json),
         }
     }
     body.extend_from_slice(tail.as_bytes());
@@ -330,7 +328,7 @@ pub(crate) fn partial(value: &Value, version: &str) -> Value {
 /// Writes what [`partial`] makes of an item.
 fn write_partial(body: &mut Vec<u8>, item: &Item, version: &str) {
     match item {
-        Item::Cached(object) => write_partial_of(body, object.json(), version),
+        Item::Cached(object) => write_partial_of(body, &object.json(), version),
         // writing to a Vec cannot fail
         Item::Value(value) => {
             let _ = serde_json::to_writer(body, &ordered(&partial(value, version)));

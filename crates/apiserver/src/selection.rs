@@ -61,7 +61,7 @@ impl ConvertedFields {
         if is_shown_as_cached(&self.view, object.header()) {
             return Ok((true, None));
         }
-        let value = serde_json::from_slice(object.json()).map_err(Status::internal)?;
+        let value = serde_json::from_slice(&object.json()).map_err(Status::internal)?;
         let value = self.view.read_one(value).await?;
         Ok((self.holds(&value), Some(value)))
     }
@@ -77,7 +77,7 @@ impl ConvertedFields {
         let convert =
             |object: &&Arc<CachedObject>| !is_shown_as_cached(&self.view, object.header());
         let values = objects.iter().filter(convert);
-        let values = values.map(|object| serde_json::from_slice(object.json()));
+        let values = values.map(|object| serde_json::from_slice(&object.json()));
         let values: Vec<Value> = values.collect::<Result<_, _>>().map_err(Status::internal)?;
         let mut values = self.view.read(values).await?.into_iter();
         let mut shown = Vec::new();

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use davit_api::status::Status;
+use davit_listen::websocket::{CLOSE, ClientFrames, message};
 use futures::{Stream, StreamExt};
 use http::header::{
     CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
@@ -19,9 +20,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::body::{RequestBody, ResponseBody};
 
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-const CLOSE: u8 = 0x88;
 const NORMAL: u16 = 1000;
-const IGNORED_INPUT: usize = 1024;
+const READ_BYTES: usize = 1024;
 
 /// What messages hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,13 +117,13 @@ where
 {
     let (mut reader, mut writer) = tokio::io::split(io);
     let mut pieces = std::pin::pin!(pieces);
-    let mut ignored = [0_u8; IGNORED_INPUT];
+    let (mut read_bytes, mut heard) = ([0_u8; READ_BYTES], ClientFrames::default());
     loop {
         let piece = tokio::select! {
             piece = pieces.next() => piece,
             // whatever the client says, only its going away matters
-            read = reader.read(&mut ignored) => match read {
-                Ok(count) if count > 0 && ignored[0] & 0x0f != 0x08 => continue,
+            read = reader.read(&mut read_bytes) => match read {
+                Ok(count) if count > 0 && !heard.closes(&read_bytes[..count]) => continue,
                 _ => return,
             },
         };
@@ -144,24 +144,4 @@ where
         writer.shutdown().await
     };
     let _gone_already = tokio::time::timeout(patience, closed).await;
-}
-
-/// An unmasked, unfragmented message, as servers send them.
-fn message(kind: u8, payload: &[u8]) -> Bytes {
-    let mut frame = BytesMut::with_capacity(payload.len() + 10);
-    frame.put_u8(kind);
-    match payload.len() {
-        // the branches bound the length
-        length @ 0..126 => frame.put_u8(length as u8),
-        length @ 126..0x1_0000 => {
-            frame.put_u8(126);
-            frame.put_u16(length as u16);
-        }
-        length => {
-            frame.put_u8(127);
-            frame.put_u64(length as u64);
-        }
-    }
-    frame.extend_from_slice(payload);
-    frame.freeze()
 }

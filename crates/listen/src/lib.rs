@@ -29,6 +29,7 @@ mod pool;
 mod shares;
 mod socket;
 mod unsent;
+pub mod websocket;
 
 pub use accept::accept;
 pub use body::TrackedBody;

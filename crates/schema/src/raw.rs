@@ -2,6 +2,7 @@
 //! their spelling.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use serde_json::{Map, Number, Value};
 
@@ -11,6 +12,9 @@ pub(crate) mod yaml;
 /// Deepest nesting that is read. Kubernetes goes to 10000; what is stored must also be readable by
 /// parsers that recurse, which stop at 128.
 pub const MAX_DEPTH: usize = 120;
+
+/// So many repeated keys are told.
+const REPEATED: usize = 100;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Raw<'a> {
@@ -57,6 +61,44 @@ impl Raw<'_> {
                 Value::Object(map)
             }
         })
+    }
+
+    /// Whether a reader of YAML finds the same in it: no key comes twice, and all numbers are whole ones of 64 bits.
+    pub(crate) fn means_the_same_in_yaml(&self) -> bool {
+        match self {
+            Raw::Number(text) => text.parse::<i64>().is_ok(),
+            Raw::Array(items) => items.iter().all(Raw::means_the_same_in_yaml),
+            Raw::Object(entries) => {
+                let mut keys = BTreeSet::new();
+                entries
+                    .iter()
+                    .all(|(key, value)| keys.insert(key) && value.means_the_same_in_yaml())
+            }
+            _ => true,
+        }
+    }
+
+    /// Adds the paths of keys that come more than once in their object, [`REPEATED`] at most.
+    pub(crate) fn repeated(&self, path: &str, found: &mut Vec<String>) {
+        match self {
+            Raw::Array(items) => {
+                for (at, item) in items.iter().enumerate() {
+                    item.repeated(&format!("{path}[{at}]"), found);
+                }
+            }
+            Raw::Object(entries) => {
+                let mut keys = BTreeSet::new();
+                for (key, value) in entries {
+                    let dot = if path.is_empty() { "" } else { "." };
+                    let path = format!("{path}{dot}{key}");
+                    value.repeated(&path, found);
+                    if !keys.insert(key) && found.len() < REPEATED {
+                        found.push(path);
+                    }
+                }
+            }
+            _ => {}
+        }
     }
 
     pub(crate) fn from_value(value: Value) -> Raw<'static> {

@@ -170,6 +170,8 @@ fn claim_update(new: &Value, old: &Value, errors: &mut ErrorList) {
         errors.push(FieldError::forbidden(&path, why));
     }
     shrink(new, old, errors);
+    let mode = |claim| at(claim, &["spec", "volumeMode"]);
+    meta::immutable(mode(new), mode(old), &Path::new("volumeMode"), errors);
     attributes_stay(new, old, errors);
 }
 

@@ -94,7 +94,7 @@ fn common(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
         let fault = "must not have leading or trailing whitespace";
         errors.push(FieldError::invalid(&at_image, image, fault));
     }
-    let policies = ["FallbackToLogsOnError", "File"];
+    let policies = ["File", "FallbackToLogsOnError"];
     choice(c, "terminationMessagePolicy", &policies, path, errors);
     choice(
         c,
@@ -273,7 +273,7 @@ fn value_from(variable: &Value, path: &Path, errors: &mut ErrorList) {
 
 fn env_from(sources: &[Value], path: &Path, errors: &mut ErrorList) {
     for (i, source) in sources.iter().enumerate() {
-        let path = path.index(i);
+        let (whole, path) = (path, path.index(i));
         let prefix = str_at(source, &["prefix"]);
         if !prefix.is_empty() {
             let faults = names::check_env_var_name(prefix);
@@ -292,7 +292,7 @@ fn env_from(sources: &[Value], path: &Path, errors: &mut ErrorList) {
             1 => continue,
             _ => "may not have more than one field specified at a time",
         };
-        errors.push(FieldError::invalid(&path, "", fault));
+        errors.push(FieldError::invalid(whole, "", fault));
     }
 }
 

@@ -364,6 +364,7 @@ fn level(obj: &Value, errors: &mut ErrorList) {
                 limits(limited, &path.child("limited"), errors);
             }
         }
+        "" => errors.push(FieldError::required(&path.child("type"), "")),
         other => {
             let known = ["Exempt", "Limited"];
             errors.push(FieldError::not_supported(

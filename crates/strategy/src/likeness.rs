@@ -198,3 +198,89 @@ fn a_job_without_labels_has_those_made_for_its_pods() {
         job["spec"]["template"]["metadata"]["labels"]
     );
 }
+
+#[test]
+fn a_resize_changes_cpu_and_memory_of_containers_that_stay_where_they_are() {
+    let pod = |containers: Value| {
+        json!({"metadata": {"name": "p", "namespace": "n", "resourceVersion": "1"},
+            "spec": {"containers": containers, "restartPolicy": "Always", "dnsPolicy": "ClusterFirst",
+                "terminationGracePeriodSeconds": 30}})
+    };
+    let container = |name: &str, change: Value| {
+        let mut all = json!({"name": name, "image": "i", "imagePullPolicy": "Always",
+            "terminationMessagePolicy": "File", "resources": {"requests": {"cpu": "1"}}});
+        for (key, value) in change.as_object().unwrap() {
+            all[key] = value.clone();
+        }
+        all
+    };
+    let old = pod(json!([container("c", json!({}))]));
+    let strategy = strategy("", "v1", "Pod");
+    let found = |containers: Value| {
+        let mut new = pod(containers);
+        strategy.prepare_subresource_update("resize", &mut new, &old);
+        let faults = strategy.validate_subresource_update("resize", &new, &old);
+        (new, crate::testing::lines(&faults))
+    };
+    let more = json!({"resources": {"requests": {"cpu": "2"}}, "image": "other"});
+    let (new, faults) = found(json!([container("c", more)]));
+    assert_eq!(
+        (&new["spec"]["containers"][0]["image"], &*faults),
+        (&json!("i"), "")
+    );
+    for (containers, fault) in [
+        (
+            json!([container("c", json!({})), container("d", json!({}))]),
+            "spec.containers: Forbidden: containers may not be added or removed on resize",
+        ),
+        (
+            json!([container("d", json!({}))]),
+            "spec.containers[0].name: Forbidden: containers may not be renamed or reordered on resize",
+        ),
+        (
+            json!([container(
+                "c",
+                json!({"resources": {"requests": {"cpu": "1", "ephemeral-storage": "1"}}})
+            )]),
+            "spec: Forbidden: only cpu and memory resources are mutable",
+        ),
+        (
+            json!([container(
+                "c",
+                json!({"resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}]})
+            )]),
+            "spec: Forbidden: only cpu and memory resources are mutable",
+        ),
+        (
+            json!([container("c", json!({"resources": {}}))]),
+            "spec: Invalid value: \"Burstable\": Pod QOS Class may not change as a result of resizing",
+        ),
+    ] {
+        let faults = found(containers).1;
+        assert!(faults.contains(fault), "{fault}: {faults}");
+    }
+}
+
+#[test]
+fn the_one_address_of_a_pod_is_the_first_of_all() {
+    let strategy = strategy("", "v1", "Pod");
+    let old = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {}, "status": {}});
+    let settled = |status: Value| {
+        let mut new = old.clone();
+        new["status"] = status;
+        strategy.prepare_status_update(&mut new, &old);
+        (
+            new["status"]["podIP"].clone(),
+            new["status"]["podIPs"].clone(),
+        )
+    };
+    let both = |ip: &str| (json!(ip), json!([{ "ip": ip }]));
+    assert_eq!(settled(json!({"podIP": "10.0.0.1"})), both("10.0.0.1"));
+    assert_eq!(
+        settled(json!({"podIPs": [{"ip": "10.0.0.1"}]})),
+        both("10.0.0.1")
+    );
+    let other = json!({"podIP": "10.0.0.2", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "::1"}]});
+    assert_eq!(settled(other), both("10.0.0.2"));
+    assert_eq!(settled(json!({})), (Value::Null, Value::Null));
+}

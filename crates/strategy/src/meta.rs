@@ -281,13 +281,12 @@ fn finalizers(kind: &KindInfo, finalizers: &[Value], path: &Path, errors: &mut E
 /// Whether finalizers of a kind need a domain before their name. Custom kinds, those of the API server itself and disruption
 /// budgets take others, too.
 fn has_qualified_finalizers(kind: &KindInfo) -> bool {
-    const GROUPS: [&str; 17] = [
+    const GROUPS: [&str; 16] = [
         "",
         "apps",
         "autoscaling",
         "batch",
         "certificates.k8s.io",
-        "coordination.k8s.io",
         "discovery.k8s.io",
         "events.k8s.io",
         "flowcontrol.apiserver.k8s.io",

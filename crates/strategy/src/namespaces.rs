@@ -113,14 +113,6 @@ impl Strategy for Namespace {
         vec![("status.phase", str_at(obj, &["status", "phase"]).to_owned())]
     }
 
-    fn field_alias<'a>(&self, label: &'a str) -> &'a str {
-        if label == "name" {
-            "metadata.name"
-        } else {
-            label
-        }
-    }
-
     fn spec_finalizers(&self, obj: &Value) -> Vec<String> {
         let list = list_at(obj, &["spec", "finalizers"]);
         list.iter()

@@ -295,6 +295,7 @@ fn of_source(kind: &str, source: &Value, spec: &Value, path: &Path, errors: &mut
         "hostPath" => volumes::host_path(source, &at_source, errors),
         "csi" => driver(source, &at_source, errors),
         "flexVolume" => volumes::flex_volume(source, &at_source, errors),
+        "nfs" => volumes::nfs(source, &at_source, errors),
         "local" => {
             required(source, "path", &at_source, errors);
             volumes::fs_type(source, &at_source, errors);
@@ -304,7 +305,7 @@ fn of_source(kind: &str, source: &Value, spec: &Value, path: &Path, errors: &mut
             }
         }
         // these name a secret in any namespace, or a size that must fit, and are not looked into
-        "rbd" | "cephfs" | "cinder" | "azureFile" | "iscsi" | "nfs" | "storageos" => {}
+        "rbd" | "cephfs" | "cinder" | "azureFile" | "iscsi" | "storageos" => {}
         kind => volumes::legacy::validate(kind, source, &at_source, errors),
     }
 }

@@ -87,7 +87,7 @@ pub(super) fn validate_template(template: &Value, path: &Path, errors: &mut Erro
 
 fn dns(spec: &Value, path: &Path, errors: &mut ErrorList) {
     const MAX_NAMESERVERS: usize = 3;
-    let policies = ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
+    let policies = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
     choice(spec, "dnsPolicy", &policies, path, errors);
     let path = path.child("dnsConfig");
     let config = at(spec, &["dnsConfig"]);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::json::{
     at, bool_at, has, int_at, is_empty, keep, list_at, object_mut, remove, same, set, str_at,
@@ -102,10 +102,11 @@ impl Strategy for Pod {
             keep(meta, stored, "ownerReferences");
         }
         let qos = at(old, &["status", "qosClass"]);
-        if let Some(status) = object_mut(new, "status")
-            && !qos.is_null()
-        {
-            status.entry("qosClass").or_insert_with(|| qos.clone());
+        if let Some(status) = object_mut(new, "status") {
+            if !qos.is_null() {
+                status.entry("qosClass").or_insert_with(|| qos.clone());
+            }
+            settle_addresses(status);
         }
     }
 
@@ -208,6 +209,19 @@ impl Strategy for Pod {
     }
 }
 
+/// The one address and the first of several are the same; where they differ, the one holds, as for old writers that know
+/// no other.
+fn settle_addresses(status: &mut Map<String, Value>) {
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
+    let one = text(status.get("podIP"));
+    let first = text(status.get("podIPs").and_then(|list| list.pointer("/0/ip")));
+    if one.is_empty() && !first.is_empty() {
+        status.insert("podIP".to_owned(), Value::from(first));
+    } else if one != first {
+        status.insert("podIPs".to_owned(), json!([{ "ip": one }]));
+    }
+}
+
 fn keep_ephemeral(new: &mut Value, old: &Value) {
     if let (Some(spec), Some(stored)) = (new.get_mut("spec"), old.get("spec")) {
         keep(spec, stored, "ephemeralContainers");
@@ -231,14 +245,28 @@ fn keep_all_but_ephemeral(spec: &mut Value, written: &Value) {
     keep(spec, written, "ephemeralContainers");
 }
 
+/// Takes over what a resize may change. Containers that come, go, or change their names or places stay as they were
+/// written, so that validation finds them.
 fn keep_all_but_resources(spec: &mut Value, written: &Value) {
-    for list in ["containers", "initContainers"] {
-        for c in super::json::list_mut(spec, &[list]) {
-            let name = str_at(c, &["name"]).to_owned();
-            let same_name = |w: &&Value| str_at(w, &["name"]) == name;
-            if let Some(w) = list_at(written, &[list]).iter().find(same_name) {
-                keep(c, w, "resources");
-            }
+    const LISTS: [&str; 2] = ["containers", "initContainers"];
+    let lengths = |spec: &Value| LISTS.map(|list| list_at(spec, &[list]).len());
+    if lengths(spec) != lengths(written) {
+        *spec = written.clone();
+        return;
+    }
+    for list in LISTS {
+        let names = |spec: &Value| -> Vec<String> {
+            let names = list_at(spec, &[list]).iter();
+            names.map(|c| str_at(c, &["name"]).to_owned()).collect()
+        };
+        if names(spec) != names(written) {
+            keep(spec, written, list);
+            continue;
+        }
+        let written = list_at(written, &[list]);
+        for (c, w) in super::json::list_mut(spec, &[list]).zip(written) {
+            keep(c, w, "resources");
+            keep(c, w, "resizePolicy");
         }
     }
     keep(spec, written, "resources");
@@ -602,13 +630,37 @@ fn ephemeral_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     }
 }
 
+/// A resize leaves the containers where they are.
+fn resize_order(new: &Value, old: &Value, errors: &mut ErrorList) {
+    for list in ["containers", "initContainers"] {
+        let path = Path::new("spec").child(list);
+        let (now, before) = (list_at(new, &["spec", list]), list_at(old, &["spec", list]));
+        if now.len() != before.len() {
+            let why = format!("{list} may not be added or removed on resize");
+            errors.push(FieldError::forbidden(&path, why));
+            continue;
+        }
+        for (i, (c, b)) in now.iter().zip(before).enumerate() {
+            if str_at(c, &["name"]) != str_at(b, &["name"]) {
+                let why = format!("{list} may not be renamed or reordered on resize");
+                errors.push(FieldError::forbidden(&path.index(i).child("name"), why));
+            }
+        }
+    }
+}
+
 /// Only cpu and memory of containers may be resized, and never so that the QoS class changes.
 fn resize_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let path = Path::new("spec");
-    if pod_defaults::qos_class(at(new, &["spec"])) != pod_defaults::qos_class(at(old, &["spec"])) {
+    let class = pod_defaults::qos_class(at(old, &["spec"]));
+    if pod_defaults::qos_class(at(new, &["spec"])) != class {
         let fault = "Pod QOS Class may not change as a result of resizing";
-        let class = pod_defaults::qos_class(at(new, &["spec"]));
         errors.push(FieldError::invalid(&path, class, fault));
+    }
+    let known = errors.len();
+    resize_order(new, old, errors);
+    if errors.len() > known {
+        return;
     }
     for list in ["containers", "initContainers"] {
         let before = list_at(old, &["spec", list]);
@@ -622,12 +674,13 @@ fn resize_update(new: &Value, old: &Value, errors: &mut ErrorList) {
                         }
                     }
                 }
-                resources
+                (resources, at(c, &["resizePolicy"]).clone())
             };
-            let path = path.child(list).index(i).child("resources");
-            if !same(&fixed(c), &fixed(b)) {
+            let (whole, path) = (&path, path.child(list).index(i).child("resources"));
+            let (is, was) = (fixed(c), fixed(b));
+            if !same(&is.0, &was.0) || !same(&is.1, &was.1) {
                 let why = "only cpu and memory resources are mutable";
-                errors.push(FieldError::forbidden(&path, why));
+                errors.push(FieldError::forbidden(whole, why));
             }
             let (now, before) = (at(c, &["resources"]), at(b, &["resources"]));
             let is_sidecar = str_at(c, &["restartPolicy"]) == "Always";

@@ -170,8 +170,9 @@ fn provisioner(obj: &Value, key: &str, errors: &mut ErrorList) {
     if name.is_empty() {
         errors.push(FieldError::required(&path, ""));
     } else {
-        let faults = names::check_qualified_name(&name.to_lowercase());
-        errors.extend(invalid_each(&path, name, faults));
+        let name = name.to_lowercase();
+        let faults = names::check_qualified_name(&name);
+        errors.extend(invalid_each(&path, name.as_str(), faults));
     }
 }
 

@@ -122,15 +122,7 @@ fn of_kind(kind: &str, source: &Value, path: &Path, errors: &mut ErrorList) {
         "persistentVolumeClaim" => required(source, "claimName", path, errors),
         "csi" => required(source, "driver", path, errors),
         "flexVolume" => flex_volume(source, path, errors),
-        "nfs" => {
-            required(source, "server", path, errors);
-            required(source, "path", path, errors);
-            let target = str_at(source, &["path"]);
-            if !target.is_empty() && !target.starts_with('/') {
-                let fault = "must be an absolute path";
-                errors.push(FieldError::invalid(&path.child("path"), target, fault));
-            }
-        }
+        "nfs" => nfs(source, path, errors),
         "iscsi" => {
             for key in ["targetPortal", "iqn"] {
                 required(source, key, path, errors);
@@ -363,6 +355,16 @@ pub(super) fn resource_field_ref(of: &Value, env: bool, path: &Path, errors: &mu
             resource,
             &SUPPORTED,
         ));
+    }
+}
+
+pub(super) fn nfs(source: &Value, path: &Path, errors: &mut ErrorList) {
+    required(source, "server", path, errors);
+    required(source, "path", path, errors);
+    let target = str_at(source, &["path"]);
+    if !target.starts_with('/') {
+        let fault = "must be an absolute path";
+        errors.push(FieldError::invalid(&path.child("path"), target, fault));
     }
 }
 

@@ -121,7 +121,7 @@ async fn pass(storage: &dyn Followed, index: &dyn Index, seen: &watch::Sender<u6
                 let object = delivery.object();
                 if delivery.kind() == EventType::Deleted {
                     index.remove(&object.header().namespace, &object.header().name);
-                } else if let Ok(value) = serde_json::from_slice::<Value>(object.json()) {
+                } else if let Ok(value) = serde_json::from_slice::<Value>(&object.json()) {
                     match &mut initial {
                         Some(initial) => initial.push(value),
                         None => index.put(&value),

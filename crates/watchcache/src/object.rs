@@ -62,7 +62,6 @@ impl Labels for Header {
 pub struct CachedObject {
     pair: KeyValue,
     header: Arc<Header>,
-    json: OnceLock<Bytes>,
     protobuf: OnceLock<Kept>,
 }
 
@@ -96,7 +95,6 @@ impl CachedObject {
         Self {
             pair: pair.clone(),
             header: Arc::new(header),
-            json: OnceLock::new(),
             protobuf: OnceLock::new(),
         }
     }
@@ -110,7 +108,6 @@ impl CachedObject {
                 ..self.pair.clone()
             },
             header: Arc::clone(&self.header),
-            json: OnceLock::new(),
             protobuf: OnceLock::new(),
         }
     }
@@ -130,24 +127,19 @@ impl CachedObject {
         &self.header
     }
 
-    /// The canonical JSON of the storage version, with resourceVersion. Made at the
-    /// first call and shared from then on.
-    pub fn json(&self) -> &Bytes {
-        self.json.get_or_init(|| {
-            let stored = &self.pair.value;
-            match with_resource_version(stored, self.pair.mod_revision) {
-                Some(json) => json.into(),
-                None => stored.clone(),
-            }
-        })
+    /// The canonical JSON of the storage version, with resourceVersion. It is made at each call: kept, it would be a second
+    /// copy of everything that was ever listed, and making it is little more than copying.
+    pub fn json(&self) -> Bytes {
+        let stored = &self.pair.value;
+        match with_resource_version(stored, self.pair.mod_revision) {
+            Some(json) => json.into(),
+            None => stored.clone(),
+        }
     }
 
-    /// Appends what [`CachedObject::json`] is, without making it to stay: of an object that is written once.
+    /// Appends what [`CachedObject::json`] is.
     pub fn append_json(&self, to: &mut Vec<u8>) {
-        match self.json.get() {
-            Some(json) => to.extend_from_slice(json),
-            None => append_with_resource_version(&self.pair.value, self.pair.mod_revision, to),
-        }
+        append_with_resource_version(&self.pair.value, self.pair.mod_revision, to);
     }
 
     /// How long the text is that [`CachedObject::append_json`] appends, or a little less than this.
@@ -161,7 +153,7 @@ impl CachedObject {
         if let Some(kept) = self.protobuf.get() {
             return Ok(kept.0.clone());
         }
-        let bytes = Bytes::from(make(self.json())?);
+        let bytes = Bytes::from(make(&self.json())?);
         if let Some(kept) = Kept::new(&bytes, KEPT_BYTES) {
             // Another one may have been faster; its message is the same.
             let _ = self.protobuf.set(kept);

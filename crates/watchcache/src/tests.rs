@@ -162,7 +162,7 @@ async fn event(watch: &mut Watch) -> (&'static str, String, u64) {
     match item(watch).await {
         WatchItem::Event(delivery) => {
             let object = delivery.object();
-            let shown: Value = serde_json::from_slice(object.json()).unwrap();
+            let shown: Value = serde_json::from_slice(&object.json()).unwrap();
             assert_eq!(
                 shown["metadata"]["resourceVersion"],
                 delivery.revision().to_string()

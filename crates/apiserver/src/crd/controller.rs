@@ -66,7 +66,7 @@ impl Controller {
             .await
             .map_err(|error| errors::cache(error, &resource))?;
         for held in &list.items {
-            state.put(held.json().clone());
+            state.put(held.json());
         }
         let names: Vec<String> = state.known.keys().cloned().collect();
         for name in names {
@@ -231,7 +231,7 @@ impl State {
                 if delivery.kind() == EventType::Deleted {
                     let name = object.header().name.to_string();
                     self.forget(server, &name);
-                } else if let Some(name) = self.put(object.json().clone()) {
+                } else if let Some(name) = self.put(object.json()) {
                     if let Some(shown) = &mut self.shown {
                         shown.insert(name.clone());
                     }

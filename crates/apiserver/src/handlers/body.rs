@@ -188,7 +188,7 @@ pub(crate) fn judge_strictness(
         Validation::Ignore => Ok(()),
         Validation::Warn => {
             for fault in strict {
-                context.warnings.add(fault.clone());
+                context.warnings.add(decode::bare_fault(fault).to_owned());
             }
             Ok(())
         }

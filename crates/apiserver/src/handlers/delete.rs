@@ -91,7 +91,7 @@ pub(super) async fn collection(
                 Err(status) => return Err(status),
             }
             // the answer is what was found, not what deletion has made of it
-            let listed = serde_json::from_slice(object.json()).map_err(Status::internal)?;
+            let listed = serde_json::from_slice(&object.json()).map_err(Status::internal)?;
             items.push(Item::Value(convert::from_storage(resource, listed)?));
         }
         match meta.continue_token.take() {
@@ -145,12 +145,10 @@ fn options(context: &Context, mut value: Value) -> Result<DeleteOptions, Status>
 fn options_of_query(context: &Context) -> Result<Value, Status> {
     let query = &context.query;
     let mut options = json!({});
-    if let Some(text) = query.text("gracePeriodSeconds") {
-        let seconds: i64 = text.parse().map_err(|_| {
-            Status::bad_request(format!(
-                "strconv.ParseInt: parsing \"{text}\": invalid syntax"
-            ))
-        })?;
+    let seconds = query
+        .number("gracePeriodSeconds")
+        .map_err(Status::bad_request)?;
+    if let Some(seconds) = seconds {
         options["gracePeriodSeconds"] = json!(seconds);
     }
     if let Some(policy) = query.text("propagationPolicy") {

@@ -28,8 +28,10 @@ const TOKEN_VERSION: &str = "meta.k8s.io/v1";
 /// Where the next page starts.
 #[derive(Debug, Serialize, Deserialize)]
 struct Token {
+    #[serde(default)]
     v: String,
     /// The revision of all pages; -1 goes on at the latest state.
+    #[serde(default)]
     rv: i64,
     /// The first key, relative to the resource's prefix.
     #[serde(default)]
@@ -54,9 +56,8 @@ impl Token {
         let token: Self =
             serde_json::from_slice(&bytes).map_err(|error| malformed(error.to_string()))?;
         if token.v != TOKEN_VERSION {
-            return Err(malformed(
-                "server does not recognize this encoded version".to_owned(),
-            ));
+            let why = format!("server does not recognize this encoded version {}", token.v);
+            return Err(malformed(why));
         }
         if token.rv == 0 || token.start.is_empty() {
             return Err(malformed(
@@ -104,7 +105,7 @@ async fn items(
     };
     let is_ready = |object: &CachedObject| view.shows_stored() && !object.header().foreign;
     let rest = objects.iter().filter(|object| !is_ready(object));
-    let rest = rest.map(|object| serde_json::from_slice(object.json()).map_err(Status::internal));
+    let rest = rest.map(|object| serde_json::from_slice(&object.json()).map_err(Status::internal));
     let rest: Vec<Value> = rest.collect::<Result<_, _>>()?;
     let mut rest = view.read(rest).await?.into_iter();
     let item = |object: &Arc<CachedObject>| {
@@ -123,7 +124,7 @@ fn item(resource: &ResourceInfo, object: &Arc<CachedObject>) -> Result<Item, Sta
     if !resource.is_converted() {
         return Ok(Item::Cached(Arc::clone(object)));
     }
-    let value = serde_json::from_slice(object.json()).map_err(Status::internal)?;
+    let value = serde_json::from_slice(&object.json()).map_err(Status::internal)?;
     convert::from_storage(resource, value).map(Item::Value)
 }
 

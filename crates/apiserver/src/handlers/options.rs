@@ -1,7 +1,8 @@
 //! Query parameters of writes and lists, checked as Kubernetes checks them.
 
 use davit_access::RequestInfo;
-use davit_api::field::{ErrorList, FieldError, Path};
+use davit_access::query::no_number;
+use davit_api::field::{ErrorList, FieldError, Path, quote};
 use davit_api::fields::{FieldSelector, FieldTerm};
 use davit_api::status::{Qualified, Status};
 use serde_json::{Value, json};
@@ -34,6 +35,11 @@ impl WriteOptions {
     pub(crate) fn parse(context: &Context, kind: &str, is_apply: bool) -> Result<Self, Status> {
         let query = &context.query;
         let mut faults: ErrorList = Vec::new();
+        if !is_apply && query.get("force").is_some() {
+            let why = "may not be specified for non-apply patch";
+            faults.push(FieldError::forbidden(&Path::new("force"), why));
+        }
+        check_manager(query.text("fieldManager"), is_apply, &mut faults);
         let dry_run: Vec<&str> = query
             .all("dryRun")
             .filter(|value| !value.is_empty())
@@ -60,17 +66,9 @@ impl WriteOptions {
                 Validation::Warn
             }
         };
-        check_manager(query.text("fieldManager"), is_apply, &mut faults);
-        if !is_apply && query.get("force").is_some() {
-            let why = "may not be specified for non-apply patch";
-            faults.push(FieldError::forbidden(&Path::new("force"), why));
-        }
         if !faults.is_empty() {
-            return Err(Status::invalid(
-                Qualified::new("meta.k8s.io", kind),
-                "",
-                &faults,
-            ));
+            let kind = Qualified::new("meta.k8s.io", kind);
+            return Err(Status::invalid(kind, "", &faults));
         }
         context
             .warnings
@@ -111,8 +109,11 @@ fn check_manager(manager: Option<&str>, is_apply: bool, faults: &mut ErrorList) 
             if name.len() > MANAGER_BYTES {
                 faults.push(FieldError::too_long(&path, MANAGER_BYTES));
             }
-            if name.chars().any(char::is_control) {
-                let why = "should only contain printable characters";
+            for (at, c) in name.char_indices().filter(|(_, c)| c.is_control()) {
+                let why = format!(
+                    "invalid character U+{:04X} (at position {at})",
+                    u32::from(c)
+                );
                 faults.push(FieldError::invalid(&path, name, why));
             }
         }
@@ -168,26 +169,17 @@ impl ListQuery {
         let labels = davit_api::labels::Selector::parse(&context.info.label_selector)
             .map_err(|error| Status::bad_request(error.to_string()))?;
         let fields = fields(&context.info)?;
-        let number = |name: &str| match query.text(name) {
-            None => Ok(None),
-            Some(text) => text.parse::<i64>().map(Some).map_err(|_| {
-                Status::bad_request(format!(
-                    "strconv.ParseInt: parsing {}: invalid syntax",
-                    davit_api::field::quote(text)
-                ))
-            }),
-        };
+        let number = |name: &str| query.number(name).map_err(Status::bad_request);
         let limit = number("limit")?.filter(|limit| *limit > 0);
         let timeout = number("timeoutSeconds")?.filter(|seconds| *seconds > 0);
         let continue_token = query.text("continue").map(str::to_owned);
         let raw_version = query.text("resourceVersion");
         let resource_version = raw_version
             .map(|text| {
-                text.parse::<u64>().map_err(|_| {
-                    let text = davit_api::field::quote(text);
-                    Status::bad_request(format!(
-                        "invalid resource version: resourceVersion: Invalid value: {text}: strconv.ParseUint: parsing {text}: invalid syntax"
-                    ))
+                text.parse::<u64>().map_err(|error| {
+                    let (shown, why) = (quote(text), no_number("ParseUint", text, &error));
+                    let place = "invalid resource version: resourceVersion: Invalid value";
+                    Status::bad_request(format!("{place}: {shown}: {why}"))
                 })
             })
             .transpose()?;
@@ -211,25 +203,16 @@ impl ListQuery {
         let initial_path = Path::new("sendInitialEvents");
         let forbid = |path: &Path, why: &str| FieldError::forbidden(path, why);
         if watch {
-            match (version_match, self.send_initial_events) {
-                (Some(_), None) => {
-                    faults.push(forbid(&match_path, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
-                }
-                (None, Some(_)) => {
-                    faults.push(forbid(
-                        &match_path,
-                        "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-                    ));
-                }
-                (Some("NotOlderThan"), Some(_)) | (None, None) => {}
-                (Some(other), Some(_)) => {
-                    faults.push(FieldError::not_supported(
-                        &match_path,
-                        other,
-                        &["NotOlderThan"],
-                    ));
-                }
+            const WANTED: &str = "NotOlderThan";
+            let other = version_match.filter(|given| *given != WANTED);
+            if version_match.is_some() && self.send_initial_events.is_none() {
+                faults.push(forbid(&match_path, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
+            } else if version_match != Some(WANTED) && self.send_initial_events.is_some() {
+                let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+                faults.push(forbid(&match_path, why));
             }
+            let fault = |other| FieldError::not_supported(&match_path, other, &[WANTED]);
+            faults.extend(other.map(fault));
             if self.continue_token.is_some() {
                 let why = "resourceVersionMatch is forbidden when continue is provided";
                 faults.push(forbid(&match_path, why));

@@ -75,13 +75,13 @@ pub(crate) async fn patch(
     let (code, stored) = match kind {
         PatchKind::Patch(kind) => {
             let subresource = &context.info.subresource;
-            let patch = match Patch::parse(kind, &bytes) {
+            let patch = match parse(context, options.validation, kind, &bytes) {
                 Ok(patch) => patch,
-                Err(error) => {
+                Err(status) => {
                     // of an object that is not there nothing else is said
-                    let mut refuse = |_: &Value| Err(error.status());
+                    let mut refuse = |_: &Value| Err(status.clone());
                     writer.update(name, subresource, &mut refuse).await?;
-                    return Err(error.status());
+                    return Err(status);
                 }
             };
             if let Ok(sent) = decode::parse(&bytes, Encoding::Json) {
@@ -100,6 +100,28 @@ pub(crate) async fn patch(
         }
     };
     respond::stored(context, accepted, resource, code, stored)
+}
+
+/// Reads a patch that is no apply, and judges the keys that it says twice.
+fn parse(
+    context: &Context,
+    validation: Validation,
+    kind: PatchType,
+    bytes: &[u8],
+) -> Result<Patch, Status> {
+    let patch = Patch::parse(kind, bytes).map_err(|error| error.status())?;
+    if validation == Validation::Ignore || kind == PatchType::Json {
+        return Ok(patch);
+    }
+    let repeated = decode::repeated_fields(bytes);
+    if validation == Validation::Strict && !repeated.is_empty() {
+        let why = format!("strict decoding error: {}", repeated.join(", "));
+        return Err(InvalidPatch::of(&patch).status(&why));
+    }
+    repeated
+        .into_iter()
+        .for_each(|what| context.warnings.add(what));
+    Ok(patch)
 }
 
 /// The kind of patch of a request.
@@ -137,15 +159,14 @@ pub(crate) fn configuration(
         return Err(malformed(&"the configuration is not an object"));
     }
     // Fields nobody knows are refused by the apply itself.
-    if validation != Validation::Ignore
-        && let Some(fault) = repeated
-    {
-        let fault = format!("error converting YAML to JSON: {fault}");
-        if validation == Validation::Strict {
-            let why = format!("error strict decoding YAML: {fault}");
-            return Err(Status::bad_request(why));
+    if let Some(fault) = repeated {
+        let strict =
+            || format!("error strict decoding YAML: error converting YAML to JSON: {fault}");
+        match validation {
+            Validation::Ignore => {}
+            Validation::Strict => return Err(Status::bad_request(strict())),
+            Validation::Warn => context.warnings.add(decode::bare_fault(&fault).to_owned()),
         }
-        context.warnings.add(fault);
     }
     Ok(parsed)
 }

@@ -53,7 +53,8 @@ pub(super) fn partial_list(
     let message = |item: &Item| {
         let object = match item {
             Item::Cached(object) => {
-                let metadata = metadata_of(object.json()).unwrap_or(b"{}");
+                let json = object.json();
+                let metadata = metadata_of(&json).unwrap_or(b"{}");
                 let metadata: Value = serde_json::from_slice(metadata).unwrap_or(Value::Null);
                 serde_json::json!({ "metadata": metadata })
             }

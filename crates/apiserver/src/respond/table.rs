@@ -157,8 +157,12 @@ struct Rows<'a> {
 
 impl Rows<'_> {
     fn write(&mut self, body: &mut Vec<u8>, item: &Item) -> Result<(), Status> {
-        let json = match item {
-            Item::Cached(object) => object.json(),
+        let held;
+        let json: &[u8] = match item {
+            Item::Cached(object) => {
+                held = object.json();
+                &held
+            }
             Item::Value(value) => {
                 let found = cells(self.resource, value, self.now);
                 write_cells(body, found);

@@ -43,7 +43,7 @@ pub(crate) async fn handle(
     } else {
         name
     };
-    if !named.is_empty() && named != name {
+    if named != name {
         return Err(Status::bad_request(
             "name in URL does not match name in Binding object",
         ));
@@ -52,8 +52,6 @@ pub(crate) async fn handle(
     let pods = snapshot
         .get("", "v1", "pods")
         .ok_or_else(|| Status::internal("pods are not served"))?;
-    let name = name.to_owned();
-    let name = name.as_str();
     let through = if context.info.resource == "bindings" {
         snapshot.get("", "v1", "bindings").unwrap_or(pods)
     } else {
@@ -123,6 +121,11 @@ fn bound(name: &str, pod: &Value, binding: &Value, node: &str) -> Result<Value, 
             wanted,
             held,
         ));
+    }
+    let [wanted, held] = [binding, pod].map(object::resource_version);
+    if !wanted.is_empty() && wanted != held {
+        let pods = Qualified::new("", "pods");
+        return Err(Status::version_precondition(pods, name, wanted, held));
     }
     if object::is_deleting(pod) {
         return conflict(format!(

@@ -17,7 +17,7 @@ use crate::context::{Context, HandlerResult};
 use crate::proxy::{Forward, node_backend, uri};
 use crate::server::ApiServer;
 use crate::websocket::{self, Encoding};
-use crate::{object, posted, respond};
+use crate::{object, posted};
 
 /// How long somebody who reads a log over a WebSocket may take for a piece of it.
 const READING: Duration = Duration::from_secs(4 * 3600);
@@ -44,6 +44,9 @@ pub(super) async fn handle(
         return Err(Status::method_not_allowed());
     }
     let pod_name = context.info.name.as_str();
+    // what is asked is looked at before of whom
+    let read = (name == "log").then(|| log_params(&context.query, pod_name));
+    let read = read.transpose()?;
     let pod = server
         .object("", "pods", context.namespace(), pod_name)
         .await?;
@@ -56,9 +59,9 @@ pub(super) async fn handle(
             posted::connected(server, context, pods).await?;
         }
     }
-    let (path, query) = match name {
-        "log" => log(context, &pod)?,
-        "portforward" => port_forward(context),
+    let (path, query) = match (name, read) {
+        (_, Some(params)) => (log(context, &pod)?, params.join("&")),
+        ("portforward", _) => port_forward(context),
         _ => remote_command(context, name, &pod)?,
     };
     let node = pod
@@ -66,16 +69,14 @@ pub(super) async fn handle(
         .and_then(Value::as_str)
         .unwrap_or_default();
     if node.is_empty() {
-        return match name {
-            "log" => Ok(respond::respond(
-                StatusCode::OK,
-                "text/plain",
-                ResponseBody::empty(),
-            )),
-            _ => Err(Status::bad_request(format!(
-                "pod {pod_name} does not have a host assigned"
-            ))),
-        };
+        if name == "log" {
+            let mut nothing = Response::new(ResponseBody::empty());
+            *nothing.status_mut() = StatusCode::NO_CONTENT;
+            return Ok(nothing);
+        }
+        return Err(Status::bad_request(format!(
+            "pod {pod_name} does not have a host assigned"
+        )));
     }
     let backend = node_backend(server, node).await?;
     let forward = Forward {
@@ -110,19 +111,15 @@ pub(super) async fn handle(
     Ok(response)
 }
 
-fn log(context: &Context, pod: &Value) -> Result<(String, String), Status> {
-    let query = &context.query;
-    let container = container(query.get("container").unwrap_or_default(), pod)?;
-    let params = log_params(query)?;
+fn log(context: &Context, pod: &Value) -> Result<String, Status> {
+    let asked = context.query.get("container").unwrap_or_default();
+    let container = container(asked, pod)?;
     let (namespace, name) = (context.namespace(), object::name(pod));
-    Ok((
-        format!("/containerLogs/{namespace}/{name}/{container}"),
-        params.join("&"),
-    ))
+    Ok(format!("/containerLogs/{namespace}/{name}/{container}"))
 }
 
 /// The parameters of `PodLogOptions` in the kubelet's form.
-fn log_params(query: &Query) -> Result<Vec<String>, Status> {
+fn log_params(query: &Query, pod: &str) -> Result<Vec<String>, Status> {
     let mut params = Vec::new();
     let mut faults: ErrorList = Vec::new();
     for flag in ["follow", "previous", "timestamps"] {
@@ -131,14 +128,9 @@ fn log_params(query: &Query) -> Result<Vec<String>, Status> {
         }
     }
     for (name, least) in [("sinceSeconds", 1), ("tailLines", 0), ("limitBytes", 1)] {
-        let Some(text) = query.text(name) else {
+        let Some(number) = query.number(name).map_err(Status::bad_request)? else {
             continue;
         };
-        let number: i64 = text.parse().map_err(|_| {
-            Status::bad_request(format!(
-                "strconv.ParseInt: parsing \"{text}\": invalid syntax"
-            ))
-        })?;
         if number < least {
             let why = if least == 0 {
                 "must be greater than or equal to 0"
@@ -171,11 +163,8 @@ fn log_params(query: &Query) -> Result<Vec<String>, Status> {
     if faults.is_empty() {
         Ok(params)
     } else {
-        Err(Status::invalid(
-            Qualified::new("", "PodLogOptions"),
-            "",
-            &faults,
-        ))
+        let kind = Qualified::new("", "PodLogOptions");
+        Err(Status::invalid(kind, pod, &faults))
     }
 }
 

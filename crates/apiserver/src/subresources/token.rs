@@ -98,16 +98,16 @@ fn kind() -> Qualified<'static> {
 }
 
 fn check_place(wanted: &Value, namespace: &str, name: &str) -> Result<(), Status> {
+    let held = object::namespace(wanted);
+    if !held.is_empty() && held != namespace {
+        return Err(Status::bad_request(errors::NAMESPACE_MISMATCH));
+    }
     let named = object::name(wanted);
     if !named.is_empty() && named != name {
         let path = Path::new("metadata").child("name");
         let why = "must match the service account name if specified";
         let fault = FieldError::invalid(&path, named, why);
         return Err(Status::invalid(kind(), name, &[fault]));
-    }
-    let held = object::namespace(wanted);
-    if !held.is_empty() && held != namespace {
-        return Err(Status::bad_request(errors::NAMESPACE_MISMATCH));
     }
     Ok(())
 }
@@ -181,14 +181,14 @@ async fn bound_claims(
     let (kind, name, uid) = (text("kind"), text("name"), text("uid"));
     let version = text("apiVersion");
     // any version of the core group names the same kinds
-    let (group, _) = davit_api::kinds::split_api_version(version);
+    let (group, version) = davit_api::kinds::split_api_version(version);
     let (plural, place) = match (group, kind) {
         ("", "Pod") => ("pods", namespace),
         ("", "Secret") => ("secrets", namespace),
         ("", "Node") => ("nodes", ""),
         (_, kind) => {
             return Err(Status::bad_request(format!(
-                "cannot bind token to object of type {version}, Kind={kind}"
+                "cannot bind token to object of type {group}/{version}, Kind={kind}"
             )));
         }
     };
@@ -201,7 +201,7 @@ async fn bound_claims(
             "the UID in the bound object reference ({uid}) does not match the UID in record. The \
              object might have been deleted and then recreated"
         );
-        return Err(Status::conflict(resource, name, why));
+        return Err(Status::conflict(Qualified::new("", kind), name, why));
     }
     let reference = ObjectRef {
         name: name.to_owned(),

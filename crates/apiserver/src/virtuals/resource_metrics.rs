@@ -40,7 +40,7 @@ async fn list(server: &ApiServer, context: &Context, resource: &ResourceInfo) ->
     let found = find(server, context, of, &query).await?;
     let mut items = Vec::new();
     for object in found.items {
-        let object = serde_json::from_slice(object.json()).map_err(Status::internal)?;
+        let object = serde_json::from_slice(&object.json()).map_err(Status::internal)?;
         items.extend(measured(server, resource, &object).map(Item::Value));
     }
     respond::list(context, accepted, resource, items, &found.meta)

@@ -220,7 +220,7 @@ async fn logs_and_exec_check_pod_and_container_first() {
         .error(400, "BadRequest");
     assert_eq!(status["message"], "container z is not valid for pod p");
     let log = c.get(&format!("{PODS}/p/log?container=a")).await;
-    assert_eq!((log.code, log.body.len()), (200, 0));
+    assert_eq!((log.code, log.body.len()), (204, 0));
     let status = c
         .get(&format!("{PODS}/p/exec?container=a&command=ls"))
         .await;

@@ -271,6 +271,51 @@ fn generate(
     }
 }
 
+#[test]
+fn what_is_applied_as_json_means_what_it_means_in_yaml() {
+    for body in [
+        r#"{"a":{"b":[1,-2,true,null,"x",{}]},"c":"\u00fc\/\n"}"#,
+        " \n{\"a\": 9223372036854775807}\n",
+        // these are left to the reader of YAML
+        r#"{"a":1.0,"b":1e3,"c":18446744073709551615}"#,
+        "{a: b}",
+        "a: 1",
+    ] {
+        let (read, repeated) = parse_yaml(body.as_bytes()).unwrap();
+        let yaml = yaml::read(body.as_bytes()).unwrap();
+        assert_eq!(read, yaml.value.into_value().unwrap(), "{body}");
+        assert_eq!(repeated, None);
+    }
+    let (read, repeated) = parse_yaml(br#"{"a":1,"b":{"c":1,"c":2}}"#).unwrap();
+    assert_eq!(read["b"]["c"], 2);
+    assert!(
+        repeated
+            .unwrap()
+            .ends_with("line 1: key \"c\" already set in map")
+    );
+}
+
+#[test]
+fn what_a_patch_says_twice_is_told_with_its_path() {
+    let found = |body: &str| repeated_fields(body.as_bytes());
+    assert_eq!(
+        found(r#"{"a":{"b":1,"b":2},"l":[{"x":1},{"x":1,"x":2}],"a":{}}"#),
+        [
+            "duplicate field \"a.b\"",
+            "duplicate field \"l[1].x\"",
+            "duplicate field \"a\""
+        ]
+    );
+    assert!(found("{\"a\":1}").is_empty() && found("{").is_empty());
+    let many = format!("{{{}}}", ["\"a\":1"; 500].join(","));
+    assert_eq!(found(&many).len(), 100);
+    assert_eq!(
+        bare_fault("yaml: unmarshal errors:\n  line 2: x"),
+        "line 2: x"
+    );
+    assert_eq!(bare_fault("unknown field \"a\""), "unknown field \"a\"");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 

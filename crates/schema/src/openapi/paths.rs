@@ -1,6 +1,6 @@
 //! Paths and operations of resources.
 
-use davit_api::kinds::{KindTable, ResourceRow};
+use davit_api::kinds::{Field, FieldType, KindTable, ResourceRow, SubresourceRow};
 use serde_json::{Map, Value, json};
 
 use super::{Dialect, Gvk, definition_name, names};
@@ -25,22 +25,22 @@ const CUSTOM_PATCH_TYPES: [&str; 3] = [
 ];
 
 /// One query parameter: name, type, what it does.
-type Param = (&'static str, &'static str, &'static str);
+type Param<'a> = (&'a str, &'static str, &'static str);
 
-const PRETTY: Param = ("pretty", "string", "If true, the answer is indented.");
-const DRY_RUN: Param = ("dryRun", "string", "All: nothing is persisted.");
-const MANAGER: Param = (
+const PRETTY: Param<'static> = ("pretty", "string", "If true, the answer is indented.");
+const DRY_RUN: Param<'static> = ("dryRun", "string", "All: nothing is persisted.");
+const MANAGER: Param<'static> = (
     "fieldManager",
     "string",
     "Name of the actor that makes the change.",
 );
-const VALIDATION: Param = (
+const VALIDATION: Param<'static> = (
     "fieldValidation",
     "string",
     "Ignore, Warn or Strict: what unknown fields lead to.",
 );
-const FORCE: Param = ("force", "boolean", "Take over fields that others own.");
-const LIST: &[Param] = &[
+const FORCE: Param<'static> = ("force", "boolean", "Take over fields that others own.");
+const LIST: &[Param<'static>] = &[
     (
         "allowWatchBookmarks",
         "boolean",
@@ -64,7 +64,35 @@ const LIST: &[Param] = &[
     ("timeoutSeconds", "integer", "When the call ends."),
     ("watch", "boolean", "Watch instead of list."),
 ];
-const DELETE: &[Param] = &[
+/// What only watches ask for.
+const WATCH: [&str; 2] = ["allowWatchBookmarks", "watch"];
+/// What lists answer with besides [`JSON_TYPES`].
+const STREAM_TYPES: [&str; 2] = [
+    "application/json;stream=watch",
+    "application/vnd.kubernetes.protobuf;stream=watch",
+];
+/// Kinds whose deletion answers with the object.
+const ANSWERED: [&str; 18] = [
+    "csidrivers",
+    "csinodes",
+    "deviceclasses",
+    "devicetaintrules",
+    "persistentvolumeclaims",
+    "persistentvolumes",
+    "pods",
+    "podtemplates",
+    "resourceclaims",
+    "resourceclaimtemplates",
+    "resourcepoolstatusrequests",
+    "resourcequotas",
+    "resourceslices",
+    "serviceaccounts",
+    "services",
+    "storageclasses",
+    "volumeattachments",
+    "volumeattributesclasses",
+];
+const DELETE: &[Param<'static>] = &[
     DRY_RUN,
     (
         "gracePeriodSeconds",
@@ -81,7 +109,7 @@ struct Operation<'a> {
     action: &'static str,
     id: String,
     gvk: Gvk,
-    query: Vec<Param>,
+    query: Vec<Param<'a>>,
     /// Definition of the body; empty: none.
     body: String,
     body_types: &'a [&'a str],
@@ -267,7 +295,8 @@ impl<'a> Writer<'a> {
         if self.row.has_verb("deletecollection") {
             let mut delete = self.operation("delete", "deletecollection", "delete");
             delete.id = self.id("delete", "Collection", self.row.namespaced);
-            delete.query.extend(LIST);
+            let listed = LIST.iter().filter(|(name, _, _)| !WATCH.contains(name));
+            delete.query.extend(listed);
             delete.query.extend(DELETE);
             delete.body = self.definition("meta.k8s.io", "v1", "DeleteOptions");
             delete.answer = self.definition("meta.k8s.io", "v1", "Status");
@@ -291,7 +320,9 @@ impl<'a> Writer<'a> {
             let mut delete = self.operation("delete", "delete", "delete");
             delete.query.extend(DELETE);
             delete.body = self.definition("meta.k8s.io", "v1", "DeleteOptions");
-            delete.answer = self.definition("meta.k8s.io", "v1", "Status");
+            if self.custom.is_some() || !ANSWERED.contains(&self.row.plural) {
+                delete.answer = self.definition("meta.k8s.io", "v1", "Status");
+            }
             all.push(delete);
         }
         all
@@ -333,20 +364,24 @@ impl<'a> Writer<'a> {
                     create.created = true;
                     vec![create]
                 }
-                "connect" => self.connect(name),
+                "connect" => self.connect(name, sub),
                 _ => Vec::new(),
             };
             for mut operation in operations {
                 operation.id.push_str(&capital(name));
-                if operation.action != "connect" {
-                    operation.gvk = Gvk::new(sub.group, sub.version, sub.kind);
-                    operation.answer.clone_from(&answer);
+                operation.gvk = Gvk::new(sub.group, sub.version, sub.kind);
+                if operation.action == "connect" {
+                    all.push(operation);
+                    continue;
                 }
+                operation.answer.clone_from(&answer);
                 if operation.method == "post" || operation.method == "put" {
                     operation.body.clone_from(&answer);
                 }
                 if name == "log" {
                     operation.answer.clear();
+                    let options = self.options("", "v1", "PodLogOptions");
+                    operation.query.extend(options);
                 }
                 all.push(operation);
             }
@@ -354,7 +389,7 @@ impl<'a> Writer<'a> {
         all
     }
 
-    fn connect(&self, name: &str) -> Vec<Operation<'a>> {
+    fn connect(&self, name: &str, sub: &SubresourceRow) -> Vec<Operation<'a>> {
         let methods: &[&'static str] = if name == "proxy" {
             &["get", "post", "put", "patch", "delete", "head", "options"]
         } else {
@@ -364,9 +399,31 @@ impl<'a> Writer<'a> {
             let mut operation = self.operation(method, "connect", "connect");
             operation.id = self.id("connect", &capital(method), self.row.namespaced);
             operation.answer.clear();
+            operation.query = self.options(sub.group, sub.version, sub.kind);
             operation
         };
         methods.iter().map(connect).collect()
+    }
+
+    /// The parameters of a connection: the fields of the kind of its options.
+    fn options(&self, group: &str, version: &str, kind: &str) -> Vec<Param<'a>> {
+        let types = &self.table.types;
+        let kind = self.table.kind_type(group, version, kind);
+        let fields = kind.into_iter().flat_map(|id| types.fields(id));
+        let fields = fields.filter(|field| !["apiVersion", "kind"].contains(&field.name.as_str()));
+        let of_type = |field: &'a Field| {
+            let ty = match types.resolve_type(&field.ty) {
+                FieldType::List(item) => types.resolve_type(item),
+                ty => ty,
+            };
+            let ty = match ty {
+                FieldType::Bool => "boolean",
+                FieldType::Int32 | FieldType::Int64 => "integer",
+                _ => "string",
+            };
+            (field.name.as_str(), ty, "What is asked for.")
+        };
+        fields.map(of_type).collect()
     }
 
     fn item(&self, path_params: &[&str], operations: Vec<Operation<'_>>) -> Value {
@@ -432,7 +489,7 @@ fn write_v2(operation: &Operation<'_>) -> Value {
     };
     json!({
         "consumes": operation.body_types,
-        "produces": JSON_TYPES,
+        "produces": answer_types(operation),
         "schemes": ["https"],
         "parameters": parameters,
         "responses": responses(operation, &answer),
@@ -454,14 +511,11 @@ fn write_v3(operation: &Operation<'_>) -> Value {
             .map(|t| ((*t).to_owned(), json!({"schema": schema})))
             .collect()
     };
-    let answer = if operation.answer.is_empty() {
-        content(&["text/plain"], &json!({"type": "string"}))
-    } else {
-        content(
-            &JSON_TYPES,
-            &json!({"$ref": Dialect::V3.reference(&operation.answer)}),
-        )
+    let schema = match operation.answer.as_str() {
+        "" => json!({"type": "string"}),
+        answer => json!({"$ref": Dialect::V3.reference(answer)}),
     };
+    let answer = content(&answer_types(operation), &schema);
     let mut out = json!({
         "parameters": parameters,
         "responses": responses(operation, &json!({"description": "OK", "content": answer})),
@@ -475,6 +529,16 @@ fn write_v3(operation: &Operation<'_>) -> Value {
         out["requestBody"] = body;
     }
     out
+}
+
+/// In what an operation answers.
+fn answer_types(operation: &Operation<'_>) -> Vec<&'static str> {
+    match operation.action {
+        "connect" => vec!["*/*"],
+        "list" => [&JSON_TYPES[..], &STREAM_TYPES].concat(),
+        "get" if operation.answer.is_empty() => [&["text/plain"][..], &JSON_TYPES].concat(),
+        _ => JSON_TYPES.to_vec(),
+    }
 }
 
 fn responses(operation: &Operation<'_>, answer: &Value) -> Value {

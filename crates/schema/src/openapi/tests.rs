@@ -272,3 +272,44 @@ fn operations_are_named_as_generated_clients_know_them() {
             .any(|id| id == "readRbacAuthorizationV1ClusterRole")
     );
 }
+
+#[test]
+fn generators_find_the_parameters_of_connections_and_what_deletions_answer() {
+    let (second, third) = (v2(), v3("", "v1"));
+    let pods = "/api/v1/namespaces/{namespace}/pods";
+    let named = |operation: &Value| -> BTreeSet<String> {
+        let parameters = operation["parameters"].as_array().unwrap().iter();
+        parameters
+            .map(|p| p["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let exec = &second["paths"][format!("{pods}/{{name}}/exec")]["post"];
+    let wanted = ["command", "container", "stderr", "stdin", "stdout", "tty"];
+    assert_eq!(named(exec), wanted.map(str::to_owned).into());
+    assert_eq!(exec["produces"], json!(["*/*"]));
+    assert_eq!(
+        exec["x-kubernetes-group-version-kind"]["kind"],
+        "PodExecOptions"
+    );
+    let log = &third["paths"][format!("{pods}/{{name}}/log")]["get"];
+    assert!(
+        named(log).contains("tailLines")
+            && log["responses"]["200"]["content"]["text/plain"].is_object()
+    );
+    let list = &second["paths"][pods]["get"]["produces"];
+    assert!(
+        list.as_array()
+            .unwrap()
+            .contains(&json!("application/json;stream=watch"))
+    );
+    let all = named(&second["paths"][pods]["delete"]);
+    assert!(
+        all.contains("labelSelector") && !all.contains("watch"),
+        "{all:?}"
+    );
+    let answer = |path: &str| {
+        second["paths"][path]["delete"]["responses"]["200"]["schema"]["$ref"].to_string()
+    };
+    assert!(answer(&format!("{pods}/{{name}}")).contains("core.v1.Pod"));
+    assert!(answer("/api/v1/namespaces/{namespace}/configmaps/{name}").contains("meta.v1.Status"));
+}

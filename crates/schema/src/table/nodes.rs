@@ -72,9 +72,20 @@ fn node(row: &Row<'_>) -> Vec<Value> {
         address(row, "InternalIP"),
         address(row, "ExternalIP"),
         info("osImage"),
-        info("kernelVersion"),
+        kernel(row),
         info("containerRuntimeVersion"),
     ]
+}
+
+/// The kernel's version and, where it is known, what it runs on.
+fn kernel(row: &Row<'_>) -> Value {
+    let version = row.str_or(&["status", "nodeInfo", "kernelVersion"], "<unknown>");
+    let architecture = row.str(&["status", "nodeInfo", "architecture"]);
+    if architecture.is_empty() {
+        return version;
+    }
+    let version = version.as_str().unwrap_or_default();
+    Value::from(format!("{version} ({architecture})"))
 }
 
 fn address(row: &Row<'_>, kind: &str) -> Value {

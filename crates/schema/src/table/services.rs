@@ -88,6 +88,8 @@ static INGRESS: Printer = Printer {
     },
 };
 
+const DEFAULT_CLASS: &str = "ingressclass.kubernetes.io/is-default-class";
+
 static INGRESS_CLASS: Printer = Printer {
     columns: &[
         NAME,
@@ -107,8 +109,12 @@ static INGRESS_CLASS: Printer = Printer {
                 group => format!("{kind}.{group}/{name}"),
             }
         };
+        let mut name = r.str(&["metadata", "name"]).to_owned();
+        if r.str(&["metadata", "annotations", DEFAULT_CLASS]) == "true" {
+            name.push_str(" (default)");
+        }
         vec![
-            r.name(),
+            Value::from(name),
             Value::from(r.str(&["spec", "controller"])),
             Value::from(text),
             r.age(),

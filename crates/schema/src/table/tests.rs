@@ -362,3 +362,41 @@ fn item_201_columns_are_those_of_upstream() {
         }
     }
 }
+
+#[test]
+fn what_asking_kube_apiserver_about_tables_has_found() {
+    let row = |group: &str, version: &str, kind: &str, object: Value| {
+        let text = printed(group, version, kind, &[object]);
+        text.lines().last().unwrap().to_owned()
+    };
+    let node = |architecture: &str| {
+        let info = json!({"kernelVersion": "6.1", "architecture": architecture});
+        row(
+            "",
+            "v1",
+            "Node",
+            json!({"metadata": {"name": "n"}, "status": {"nodeInfo": info}}),
+        )
+    };
+    assert!(node("amd64").contains("| 6.1 (amd64) |") && node("").contains("| 6.1 |"));
+    let class = json!({"metadata": {"name": "c", "annotations": {"ingressclass.kubernetes.io/is-default-class": "true"}}});
+    assert!(row("networking.k8s.io", "v1", "IngressClass", class).starts_with("c (default) |"));
+    // version 1 has the metrics of version 2 in annotations
+    let metric = |name: &str, key: &str, value: Value| json!({"type": "Pods", "pods": {"metric": {"name": name}, key: value}});
+    let kept = json!([metric(
+        "qps",
+        "target",
+        json!({"type": "AverageValue", "averageValue": "10"})
+    )]);
+    let current = json!([metric("qps", "current", json!({"averageValue": "3"}))]);
+    let scaler = json!({
+        "metadata": {"name": "h", "annotations": {
+            "autoscaling.alpha.kubernetes.io/metrics": kept.to_string(),
+            "autoscaling.alpha.kubernetes.io/current-metrics": current.to_string(),
+        }},
+        "spec": {"maxReplicas": 5, "targetCPUUtilizationPercentage": 80},
+        "status": {"currentCPUUtilizationPercentage": 50},
+    });
+    let row = row("autoscaling", "v1", "HorizontalPodAutoscaler", scaler);
+    assert!(row.contains("| cpu: 50%/80%, 3/10 |"), "{row}");
+}

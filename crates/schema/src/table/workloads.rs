@@ -326,17 +326,25 @@ pub(super) fn printer(group: &str, kind: &str) -> &'static Printer {
 /// The metrics of an autoscaler, in the shape of either version.
 fn targets(r: &Row<'_>) -> String {
     const SHOWN: usize = 2;
-    let current = r.list(&["status", "currentMetrics"]);
-    let mut all: Vec<String> = r
-        .list(&["spec", "metrics"])
-        .iter()
-        .enumerate()
-        .map(|(i, spec)| metric(spec, current.get(i).unwrap_or(&Value::Null)))
-        .collect();
+    // version 1 keeps in annotations what it has no fields for
+    let kept = |key: &str| -> Vec<Value> {
+        let key = format!("autoscaling.alpha.kubernetes.io/{key}");
+        serde_json::from_str(r.str(&["metadata", "annotations", key.as_str()])).unwrap_or_default()
+    };
+    let mut all = Vec::new();
     if let Some(target) = r.at(&["spec", "targetCPUUtilizationPercentage"]).as_i64() {
         let current = r.at(&["status", "currentCPUUtilizationPercentage"]);
         all.push(format!("cpu: {}/{target}%", percent(current)));
     }
+    let mut metrics = |specs: &[Value], current: &[Value]| {
+        let shown = specs.iter().enumerate();
+        all.extend(shown.map(|(i, spec)| metric(spec, current.get(i).unwrap_or(&Value::Null))));
+    };
+    metrics(
+        r.list(&["spec", "metrics"]),
+        r.list(&["status", "currentMetrics"]),
+    );
+    metrics(&kept("metrics"), &kept("current-metrics"));
     match all.len() {
         0 => "<none>".to_owned(),
         n if n > SHOWN => format!("{} + {} more...", all[..SHOWN].join(", "), n - SHOWN),

@@ -32,7 +32,7 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
         let name = str_at(request, &["name"]);
         label_name(name, &path.child("name"), errors);
         if names.iter().any(|n| n == name) {
-            errors.push(FieldError::duplicate(&path.child("name"), name));
+            errors.push(FieldError::duplicate(&path, name));
         }
         names.push(name.to_owned());
         let subs = list_at(request, &["firstAvailable"]);

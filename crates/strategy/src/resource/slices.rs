@@ -89,7 +89,7 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
         let name = str_at(device, &["name"]);
         label_name(name, &path.child("name"), errors);
         if !seen.insert(name) {
-            errors.push(FieldError::duplicate(&path.child("name"), name));
+            errors.push(FieldError::duplicate(&path, name));
         }
         self::device(device, per_device, &path, errors);
     }

@@ -101,7 +101,7 @@ fn claims() {
     refused(
         "ResourceClaim",
         &claim(json!({"requests": [request("r", json!({})), request("r", json!({}))]})),
-        "spec.devices.requests[1].name: Duplicate value: \"r\"",
+        "spec.devices.requests[1]: Duplicate value: \"r\"",
     );
     let constrained = |c: Value| {
         let mut obj = subs(1);

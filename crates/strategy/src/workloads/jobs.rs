@@ -82,6 +82,9 @@ impl Strategy for Job {
 
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
+        if !bool_at(obj, &["spec", "manualSelector"]) {
+            generated_selector(obj, &mut errors);
+        }
         job(obj, &mut errors);
         errors
     }
@@ -193,9 +196,6 @@ fn generate_selector(obj: &mut Value) {
 fn job(obj: &Value, errors: &mut ErrorList) {
     let spec = at(obj, &["spec"]);
     let path = Path::new("spec");
-    if !bool_at(spec, &["manualSelector"]) {
-        generated_selector(obj, errors);
-    }
     validate_spec(spec, &path, errors);
     let selector = at(spec, &["selector"]);
     if selector.is_null() {

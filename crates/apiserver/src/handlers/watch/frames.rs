@@ -129,7 +129,7 @@ impl Frames {
 
     /// The object of an event in the version that is watched.
     fn value(&self, delivery: &Delivery) -> Result<Value, Status> {
-        let stored = serde_json::from_slice(delivery.object().json()).map_err(Status::internal)?;
+        let stored = serde_json::from_slice(&delivery.object().json()).map_err(Status::internal)?;
         convert::from_storage(&self.resource, stored)
     }
 
@@ -188,8 +188,7 @@ impl Frames {
     }
 
     fn bookmark(&mut self, revision: u64, initial_events_end: bool) -> Value {
-        let mut metadata =
-            json!({ "resourceVersion": revision.to_string(), "creationTimestamp": null });
+        let mut metadata = json!({ "resourceVersion": revision.to_string() });
         if initial_events_end {
             metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
         }
