@@ -57,11 +57,13 @@ spec:
     - {name: shared, mountPath: /shared}
     - {name: memory, mountPath: /memory}
     - {name: settings, mountPath: /settings}
+    - {name: shared, mountPath: /settings/more.d}
     - {name: settings, mountPath: /single/color, subPath: color}
     - {name: keys, mountPath: /keys, readOnly: true}
     - {name: host, mountPath: /host}
     - {name: about, mountPath: /about}
     - {name: token, mountPath: /token}
+    - {name: about, mountPath: /token/about/inner}
   - name: other
     image: davit.local/host
     command: [/bin/sh, -c, 'while [ ! -e /shared/file ]; do sleep 0.1; done; cat /shared/file; exec sleep 1000']
@@ -117,6 +119,14 @@ fn files(kube: &Kube, host: &Path) {
     assert_eq!(
         kube.exec("reader", "cat /about/labels; echo; cat /about/memory"),
         "app=\"reader\"\n64"
+    );
+    assert_eq!(
+        kube.exec(
+            "reader",
+            "cat /settings/more.d/file /token/about/inner/memory"
+        ),
+        "written\n64",
+        "mounts inside volumes of files"
     );
     assert_eq!(kube.exec("reader", "stat -fc %T /memory").trim(), "tmpfs");
     assert_eq!(kube.exec("reader", "cat /token/size"), "large");

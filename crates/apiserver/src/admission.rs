@@ -48,6 +48,7 @@ use crate::registry::{Registry, ResourceInfo};
 
 pub use config::{Config, ConfigError};
 use erased::{AnyMutating, AnyValidating};
+pub use node_restriction::is_nodes_label;
 pub use plugins::names as plugin_names;
 pub(crate) use priority::SYSTEM_CLASSES;
 pub(crate) use reinvocation::Reinvocation;

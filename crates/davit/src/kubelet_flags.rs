@@ -2,6 +2,9 @@
 
 use anyhow::{Context, Result, bail};
 use davit_api::features::Features;
+use davit_api::field::Path;
+use davit_api::labels::validate_labels;
+use davit_apiserver::admission::is_nodes_label;
 use davit_node::images::credentials::{self, CredentialOptions};
 use davit_node::kubelet_config::KubeletConfig;
 use davit_node::shutdown::Shutdown;
@@ -165,11 +168,7 @@ impl KubeletFlags {
                 credentials::read(file, &bin_dir).context("failed to register CRI auth plugins")?;
             options.credentials = CredentialOptions { providers, bin_dir };
         }
-        let labels = self.node_labels.as_deref().unwrap_or_default();
-        for (name, label) in pairs("--node-labels", labels, '=')? {
-            let label = label.as_str().unwrap_or_default().to_owned();
-            options.labels.insert(name, label);
-        }
+        options.labels.extend(self.labels()?);
         let is_pair = |ips: &[IpAddr]| matches!(ips, [a, b] if a.is_ipv4() != b.is_ipv4());
         if self.node_ip.len() > 1 && !is_pair(&self.node_ip) {
             bail!("--node-ip must contain either a single IP or a dual-stack pair of IPs");
@@ -196,6 +195,26 @@ impl KubeletFlags {
             options.volume_plugin_dir.clone_from(dir);
         }
         Ok(())
+    }
+
+    /// The labels of the flag, if a node may have them: an API server would refuse others each time the node reports.
+    fn labels(&self) -> Result<Vec<(String, String)>> {
+        let labels = self.node_labels.as_deref().unwrap_or_default();
+        let labels = pairs("--node-labels", labels, '=')?;
+        if let Some(error) = validate_labels(&labels, &Path::new("--node-labels")).first() {
+            bail!("{error}");
+        }
+        let foreign = labels.keys().filter(|key| !is_nodes_label(key));
+        let foreign: Vec<&str> = foreign.map(String::as_str).collect();
+        if !foreign.is_empty() {
+            bail!(
+                "--node-labels: a node may not give itself {}: of the labels below kubernetes.io and k8s.io only those of \
+                 kubelet.kubernetes.io, node.kubernetes.io and a few more are its own; `kubectl label node` sets others",
+                foreign.join(", ")
+            );
+        }
+        let text = |label: Value| label.as_str().unwrap_or_default().to_owned();
+        Ok(labels.into_iter().map(|(k, v)| (k, text(v))).collect())
     }
 
     /// The gates of the flag.
@@ -469,5 +488,24 @@ mod tests {
         };
         assert!(wrong.fields().is_err());
         assert!(taints("gpu=a").is_err());
+    }
+
+    #[test]
+    fn labels_that_the_api_server_would_refuse_are_refused_at_start() {
+        let labelled = |text: &str| KubeletFlags {
+            node_labels: Some(text.to_owned()),
+            ..KubeletFlags::default()
+        };
+        let own = "site=roof,node.kubernetes.io/kind=box,example.com/empty=";
+        assert_eq!(labelled(own).labels().unwrap().len(), 3);
+        for (text, named) in [
+            ("node-role.kubernetes.io/control-plane=", "control-plane"),
+            ("a=b,x.k8s.io/y=z", "x.k8s.io/y"),
+            ("a=b c", "b c"),
+            ("-a=b", "-a"),
+        ] {
+            let error = labelled(text).check().unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
     }
 }

@@ -7,6 +7,7 @@
 mod copy;
 mod directories;
 mod loop_device;
+pub mod nested;
 pub mod published;
 mod sys;
 

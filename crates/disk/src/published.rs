@@ -148,7 +148,8 @@ fn same(current: &Root, payload: &Payload) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Makes the visible links agree with the payload's first path elements.
+/// Makes the visible links agree with the payload's first path elements. A directory that has such a name stays: containers
+/// have something mounted on it.
 fn sync_links(root: &Root, payload: &Payload) -> io::Result<()> {
     let wanted: BTreeSet<&str> = payload
         .keys()
@@ -157,6 +158,10 @@ fn sync_links(root: &Root, payload: &Payload) -> io::Result<()> {
     for name in &wanted {
         let target = Path::new(DATA).join(name);
         if root.read_link(name).ok().as_deref() == Some(target.as_path()) {
+            continue;
+        }
+        let there = root.entry_itself(name).and_then(|inode| inode.kind());
+        if there.is_ok_and(|kind| kind == FileType::Directory) {
             continue;
         }
         remove_if_there(root, name)?;
@@ -223,6 +228,18 @@ mod tests {
             .map(|e| e.unwrap().file_name())
             .collect();
         assert_eq!(left.len(), 3, "{left:?}");
+    }
+
+    #[test]
+    fn a_mount_point_in_the_volume_stays_through_updates() {
+        let tmp = tempfile::tempdir().unwrap();
+        let dir = tmp.path().join("v");
+        std::fs::create_dir_all(dir.join("more.d")).unwrap();
+        for files in [&[("a", "1")][..], &[("a", "2"), ("more.d/b", "3")], &[]] {
+            write(&dir, &payload(files), None).unwrap();
+            assert!(dir.join("more.d").symlink_metadata().unwrap().is_dir());
+            assert_eq!(dir.join("a").exists(), !files.is_empty());
+        }
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod http;
 mod pool;
 mod shares;
 mod socket;
+mod unread;
 mod unsent;
 pub mod websocket;
 
@@ -41,3 +42,4 @@ pub use health::HealthTallies;
 pub use http::{HttpLimits, http};
 pub use shares::{Share, Shares};
 pub use socket::Socket;
+pub use unread::{ReturnedBody, UnreadBody};

@@ -41,7 +41,7 @@ use davit_beneath::mountinfo::{is_there, mount_points};
 use davit_beneath::{Links, Root, private_dir};
 use davit_client::{EventRecorder, Informer};
 use davit_csi::Drivers;
-use davit_disk::{Directories, published};
+use davit_disk::{Directories, nested, published};
 use davit_flexvolume::{DEFAULT_PLUGIN_DIR, FlexDrivers};
 use error::io_error;
 use file_waits::FileWaits;
@@ -373,6 +373,12 @@ impl Volumes {
         let dir = self.paths.volume(pod.uid(), plugin, &volume.name);
         let in_memory = plugin != "kubernetes.io~configmap";
         let group = group_of(pod);
+        let containers = pod.all_containers();
+        let mounts = containers.iter().map(|(_, container)| {
+            let mounts = container.volume_mounts.iter().flatten();
+            mounts.map(|m| (&*m.name, &*m.mount_path)).collect()
+        });
+        let nested = nested::points(&mounts.collect::<Vec<_>>(), &volume.name);
         let (mounter, target) = (self.mounter.clone(), dir.clone());
         blocking(move || {
             std::fs::create_dir_all(&target)
@@ -384,6 +390,8 @@ impl Volumes {
                     .mount_memory(&target, None)
                     .map_err(io_error("cannot mount tmpfs"))?;
             }
+            nested::make(&target, &nested)
+                .map_err(io_error("cannot make mount points in the volume"))?;
             published::write(&target, &projection, group)
                 .map_err(io_error("cannot write the volume's files"))
         })

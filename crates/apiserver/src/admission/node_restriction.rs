@@ -17,6 +17,8 @@ use davit_access::authz::node_of;
 use davit_api::status::{Qualified, Status};
 use serde_json::{Map, Value};
 
+pub use own_node::is_nodes_label;
+
 use super::{Attributes, Mutating, Operation, forbidden};
 use crate::object;
 

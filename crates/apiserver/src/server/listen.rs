@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use davit_access::authn::ConnectionIdentity;
-use davit_listen::{Connections, Exchange, Lease, Socket, TrackedBody, handshake};
+use davit_listen::{Connections, Exchange, Lease, Socket, TrackedBody, UnreadBody, handshake};
 use http::header::CONTENT_LENGTH;
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
@@ -120,10 +120,12 @@ async fn answer(
     exchange: &Arc<Exchange>,
 ) -> Response<ResponseBody> {
     let head = request.method() == Method::HEAD;
+    let (request, unread) = UnreadBody::watch(request);
     let mut request = request.map(request_body);
     request.extensions_mut().insert(Arc::clone(exchange));
     let caller = crate::pipeline::Caller::Connection(identity);
-    let response = server.answer(request, caller).await;
+    let mut response = server.answer(request, caller).await;
+    unread.settle(&mut response).await;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         exchange.upgraded();
     }

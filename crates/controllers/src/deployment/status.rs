@@ -2,7 +2,7 @@
 //! ReplicaFailure, which its sets say.
 
 use super::MIN_CHECK;
-use super::replica_sets::{Sets, actual, available};
+use super::replica_sets::{Sets, actual, available, wanted};
 use k8s_openapi::api::apps::v1::{
     Deployment, DeploymentCondition, DeploymentSpec, DeploymentStatus, ReplicaSet,
 };
@@ -29,13 +29,15 @@ pub(super) fn compute(deployment: &Deployment, sets: &Sets, now: Timestamp) -> D
     let available: i32 = sets.all().map(available).sum();
     let updated = sets.current.as_ref().map_or(0, actual);
     let desired = spec.replicas.unwrap_or(1);
+    // Pods that cannot even be made are missing all the same.
+    let wanted: i32 = sets.all().map(wanted).sum();
     let mut status = DeploymentStatus {
         observed_generation: deployment.metadata.generation,
         replicas: or_none(total),
         updated_replicas: or_none(updated),
         ready_replicas: or_none(ready),
         available_replicas: or_none(available),
-        unavailable_replicas: or_none((desired.max(total) - available).max(0)),
+        unavailable_replicas: or_none(wanted - available),
         collision_count: before.collision_count,
         conditions: None,
         terminating_replicas: terminating(sets),
@@ -244,4 +246,28 @@ pub(super) fn next_check(deployment: &Deployment, sets: &Sets, now: Timestamp) -
     let since = progressing.last_update_time.as_ref().map_or(now, |t| t.0);
     let waited = Duration::try_from(now.duration_since(since)).unwrap_or_default();
     Some((deadline(deployment.spec.as_ref()?)?.saturating_sub(waited)).max(MIN_CHECK))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_set_that_cannot_make_its_pod_leaves_one_unavailable() {
+        let set = |wanted: i32, there: i32| -> ReplicaSet {
+            let status =
+                json!({"replicas": there, "readyReplicas": there, "availableReplicas": there});
+            serde_json::from_value(json!({"spec": {"replicas": wanted}, "status": status})).unwrap()
+        };
+        let deployment: Deployment =
+            serde_json::from_value(json!({"spec": {"replicas": 1}})).unwrap();
+        let unavailable = |current: ReplicaSet, old: ReplicaSet| {
+            let (current, old) = (Some(current), vec![old]);
+            compute(&deployment, &Sets { current, old }, Timestamp::now()).unavailable_replicas
+        };
+        assert_eq!(unavailable(set(1, 0), set(1, 1)), Some(1));
+        assert_eq!(unavailable(set(1, 1), set(0, 0)), None);
+        assert_eq!(unavailable(set(1, 1), set(0, 1)), None, "more than wanted");
+    }
 }

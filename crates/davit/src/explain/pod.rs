@@ -327,7 +327,7 @@ fn show_scheduling(page: &mut Page, record: &Record) {
         }
     }
     if let Some(why) = &record.post_filter {
-        page.line(format!("preemption: {why}"));
+        page.line(why); // begins with who says it: "preemption: ..."
     }
 }
 

@@ -68,19 +68,18 @@ impl Reference {
         if tag.as_deref().is_some_and(|tag| !tag_ok(tag)) {
             return Err(failed("invalid tag"));
         }
-        let (registry, repository) = match name.split_once('/') {
+        let (registry, path) = match name.split_once('/') {
+            Some(("index.docker.io", path)) => ("docker.io", path),
             Some((first, path)) if first.contains(['.', ':']) || first == "localhost" => {
-                (first, path.to_owned())
+                (first, path)
             }
-            Some(_) => ("docker.io", name.to_owned()),
-            None => ("docker.io", format!("library/{name}")),
+            _ => ("docker.io", name),
         };
-        let registry = if registry == "index.docker.io" {
-            "docker.io"
-        } else {
-            registry
+        let repository = match registry {
+            "docker.io" if !path.contains('/') => format!("library/{path}"),
+            _ => path.to_owned(),
         };
-        if name.is_empty() || !repository_ok(&repository) {
+        if path.is_empty() || !repository_ok(&repository) {
             return Err(failed("invalid reference format"));
         }
         let tag = tag.or_else(|| digest.is_none().then(|| "latest".to_owned()));
@@ -142,6 +141,9 @@ mod tests {
         assert_eq!(full("localhost/a"), "localhost/a:latest");
         assert_eq!(full("davit.local/host"), "davit.local/host:latest");
         assert_eq!(full("index.docker.io/library/x:1"), "docker.io/library/x:1");
+        assert_eq!(full("docker.io/x:1"), "docker.io/library/x:1");
+        assert_eq!(full("index.docker.io/x"), "docker.io/library/x:latest");
+        assert_eq!(full("docker.io/a/x"), "docker.io/a/x:latest");
         let digest = format!("sha256:{}", "a".repeat(64));
         assert_eq!(
             full(&format!("registry.k8s.io/pause@{digest}")),
@@ -162,6 +164,7 @@ mod tests {
             "x:",
             "x@sha256:12",
             "x.io/",
+            "docker.io/",
             "-x",
             "x:.1",
             "a//b",

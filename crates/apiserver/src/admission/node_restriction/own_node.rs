@@ -120,11 +120,7 @@ fn forbidden_labels(
     old: Option<&Map<String, Value>>,
 ) -> Vec<String> {
     let keys = |labels: Option<&Map<String, Value>>| -> BTreeSet<String> {
-        labels
-            .into_iter()
-            .flatten()
-            .map(|(key, _)| key.clone())
-            .collect()
+        labels.into_iter().flat_map(Map::keys).cloned().collect()
     };
     let value = |labels: Option<&Map<String, Value>>, key: &str| {
         labels.and_then(|labels| labels.get(key).cloned())
@@ -155,7 +151,8 @@ const NODES_LABELS: [&str; 11] = [
 /// Whole label domains that nodes set themselves.
 const NODES_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 
-fn is_nodes_label(key: &str) -> bool {
+/// Whether a node may give itself a label of this key: any, but of Kubernetes' own domains only those agreed upon.
+pub fn is_nodes_label(key: &str) -> bool {
     let domain = key.split_once('/').map_or("", |(domain, _)| domain);
     let within = |of: &str| {
         domain == of
