@@ -18,7 +18,7 @@ use davit_cel::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::admission::{Attributes, ServerView};
+use crate::{Attributes, ServerView};
 
 /// What one expression may cost.
 pub(crate) const CALL_LIMIT: u64 = 1_000_000;

@@ -11,11 +11,10 @@ use davit_access::authz::{self, Decision};
 use davit_access::{MASTERS, RequestInfo, UserInfo};
 use davit_api::status::Status;
 use davit_client::subject::Subject;
+use davit_registry::{ResourceInfo, object};
 use serde_json::{Value, json};
 
 use super::{Attributes, Mutating, Operation, Validating, forbidden};
-use crate::object;
-use crate::registry::ResourceInfo;
 
 const GROUP: &str = "certificates.k8s.io";
 const REQUESTS: &str = "certificatesigningrequests";
@@ -28,7 +27,7 @@ const BUILT_IN: [&str; 4] = [
 ];
 
 /// Writes who asks for a certificate, whatever the request says about it.
-pub(crate) fn set_requester(resource: &ResourceInfo, user: &UserInfo, new: &mut Value) {
+pub fn set_requester(resource: &ResourceInfo, user: &UserInfo, new: &mut Value) {
     if resource.row.group != GROUP || resource.row.plural != REQUESTS {
         return;
     }

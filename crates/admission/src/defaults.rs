@@ -22,10 +22,11 @@ fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
 /// The newest of the default classes; of those of one second the first by name.
 fn newest(mut classes: Vec<Value>) -> Option<Value> {
     classes.sort_by(|a, b| {
-        let at = |class: &Value| crate::object::meta_str(class, "creationTimestamp").to_owned();
+        let at =
+            |class: &Value| davit_registry::object::meta_str(class, "creationTimestamp").to_owned();
         at(b)
             .cmp(&at(a))
-            .then_with(|| crate::object::name(a).cmp(crate::object::name(b)))
+            .then_with(|| davit_registry::object::name(a).cmp(davit_registry::object::name(b)))
     });
     classes.into_iter().next()
 }
@@ -62,7 +63,7 @@ impl Mutating for DefaultStorageClass {
                 .any(|key| annotation(class, key) == Some("true"))
         });
         if let Some(class) = newest(defaults.collect()) {
-            claim["spec"]["storageClassName"] = json!(crate::object::name(&class));
+            claim["spec"]["storageClassName"] = json!(davit_registry::object::name(&class));
         }
         Ok(())
     }
@@ -100,7 +101,7 @@ impl Mutating for DefaultIngressClass {
             if !ingress["spec"].is_object() {
                 ingress["spec"] = json!({});
             }
-            ingress["spec"]["ingressClassName"] = json!(crate::object::name(&class));
+            ingress["spec"]["ingressClassName"] = json!(davit_registry::object::name(&class));
         }
         Ok(())
     }
@@ -128,10 +129,10 @@ impl Mutating for StorageObjectInUseProtection {
         let Some(object) = object.filter(|_| creates) else {
             return Ok(());
         };
-        let mut held = crate::object::finalizers(object);
+        let mut held = davit_registry::object::finalizers(object);
         if !held.iter().any(|name| name == finalizer) {
             held.push(finalizer.to_owned());
-            crate::object::set_finalizers(object, &held);
+            davit_registry::object::set_finalizers(object, &held);
         }
         Ok(())
     }
@@ -198,7 +199,7 @@ mod tests {
             class("a", "2026-02-02T00:00:00Z"),
         ];
         let found = newest(classes).unwrap();
-        assert_eq!(crate::object::name(&found), "a");
+        assert_eq!(davit_registry::object::name(&found), "a");
         assert_eq!(newest(Vec::new()), None);
     }
 }

@@ -22,10 +22,7 @@ const LABEL: &str = "/metadata/labels/resource.kubernetes.io~1admin-access";
 ///
 /// # Errors
 /// When the namespace cannot be read.
-pub(crate) async fn faults(
-    attributes: &Attributes<'_>,
-    object: &Value,
-) -> Result<ErrorList, Status> {
+pub async fn faults(attributes: &Attributes<'_>, object: &Value) -> Result<ErrorList, Status> {
     if attributes.resource.row.group != GROUP || !attributes.writes() {
         return Ok(ErrorList::new());
     }

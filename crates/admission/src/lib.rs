@@ -1,18 +1,33 @@
 //! Admission: what may change or refuse a write after authorization.
 //!
-//! Plugins have the names and the order of kube-apiserver ([`plugins`]). Mutating plugins see and
+//! Plugins have the names and the order of kube-apiserver ([`plugin_names`]). Mutating plugins see and
 //! may change the object before it is validated, validating plugins see the final object. When a
 //! webhook or policy changed the object the mutating plugins run once more, so that all of them
 //! have seen the outcome ([`Reinvocation`]).
+//!
+//! The server is known by [`ServerView`] alone: what plugins ask of it beside the write at hand.
 
-pub(crate) mod certificates;
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::needless_pass_by_value,
+        reason = "tests hand over what they write in place"
+    )
+)]
+// every error of a request is a Status, which is made once and moved a few times on a cold path
+#![allow(clippy::result_large_err)]
+
+mod cel_conditions;
+pub mod certificates;
 mod config;
 mod defaults;
-pub(crate) mod device_access;
+pub mod device_access;
 mod erased;
 mod event_rate_limit;
 mod image_policy;
 mod limit_ranger;
+mod metrics;
 mod mountable_secrets;
 mod namespace_lifecycle;
 mod node_restriction;
@@ -40,17 +55,19 @@ use async_trait::async_trait;
 use davit_access::{Lookup, UserInfo, Warnings, authz};
 use davit_api::features::Features;
 use davit_api::status::Status;
+use davit_registry::{Registry, ResourceInfo};
 use davit_webhook::Webhooks;
 use serde_json::Value;
 
-use crate::metrics::{AdmissionMetrics, Step, WebhookMetrics};
-use crate::registry::{Registry, ResourceInfo};
+use crate::metrics::Step;
 
 pub use config::{Config, ConfigError};
 use erased::{AnyMutating, AnyValidating};
+pub use metrics::AdmissionMetrics;
 pub use plugins::names as plugin_names;
-pub(crate) use priority::SYSTEM_CLASSES;
-pub(crate) use reinvocation::Reinvocation;
+pub use priority::SYSTEM_CLASSES;
+pub use reinvocation::Reinvocation;
+pub use webhooks::WebhookMetrics;
 
 /// What is being done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +96,7 @@ impl Operation {
 
 /// The server as plugins see it: what they ask beside the write at hand, and no more.
 #[async_trait]
-pub(crate) trait ServerView: Lookup {
+pub trait ServerView: Lookup {
     /// What is served.
     fn registry(&self) -> &Registry;
     /// The feature gates.
@@ -104,7 +121,7 @@ pub(crate) trait ServerView: Lookup {
 /// The attributes of a write.
 pub struct Attributes<'a> {
     /// The server, to look up other objects.
-    pub(crate) server: &'a dyn ServerView,
+    pub server: &'a dyn ServerView,
     /// What is being done.
     pub operation: Operation,
     /// The resource of the path.
@@ -124,9 +141,9 @@ pub struct Attributes<'a> {
     /// The object before the write, in the storage version.
     pub old: Option<&'a Value>,
     /// What the client and the audit log are told.
-    pub(crate) warnings: &'a Warnings,
+    pub warnings: &'a Warnings,
     /// Which plugins run again.
-    pub(crate) reinvocation: Reinvocation,
+    pub reinvocation: Reinvocation,
 }
 
 impl Attributes<'_> {

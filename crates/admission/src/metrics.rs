@@ -44,21 +44,24 @@ impl Step {
 
 /// How long plugins take, and what they refuse.
 #[derive(Debug)]
-pub(crate) struct AdmissionMetrics {
+pub struct AdmissionMetrics {
     plugins: Family<PluginLabels, Histogram, fn() -> Histogram>,
     steps: Family<StepLabels, Histogram, fn() -> Histogram>,
 }
 
-impl AdmissionMetrics {
-    pub(super) fn new() -> Self {
+impl Default for AdmissionMetrics {
+    fn default() -> Self {
         let made: fn() -> Histogram = || Histogram::new(BUCKETS);
         Self {
             plugins: Family::new_with_constructor(made),
             steps: Family::new_with_constructor(made),
         }
     }
+}
 
-    pub(super) fn register(&self, registry: &mut Registry) {
+impl AdmissionMetrics {
+    /// Puts them on a page of metrics.
+    pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "apiserver_admission_controller_admission_duration_seconds",
             "Time that an admission plugin takes",

@@ -15,10 +15,10 @@ mod volumes;
 
 use davit_access::authz::node_of;
 use davit_api::status::{Qualified, Status};
+use davit_registry::object;
 use serde_json::{Map, Value};
 
 use super::{Attributes, Mutating, Operation, forbidden};
-use crate::object;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const LEASES: &str = "kube-node-lease";

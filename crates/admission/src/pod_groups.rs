@@ -30,10 +30,10 @@ impl Mutating for PodGroupProtection {
         let Some(group) = object.filter(|_| is_new_group(attributes)) else {
             return Ok(());
         };
-        let mut held = crate::object::finalizers(group);
+        let mut held = davit_registry::object::finalizers(group);
         if !held.iter().any(|name| name == FINALIZER) {
             held.push(FINALIZER.to_owned());
-            crate::object::set_finalizers(group, &held);
+            davit_registry::object::set_finalizers(group, &held);
         }
         Ok(())
     }

@@ -74,7 +74,7 @@ impl PodSecurity {
     /// Labels of a namespace are checked, and its pods when it becomes stricter.
     async fn namespace(&self, attributes: &Attributes<'_>, new: &Value) -> Result<(), Status> {
         let (policy, faults) = self.policy_of(new);
-        let name = crate::object::name(new);
+        let name = davit_registry::object::name(new);
         if attributes.operation == Operation::Create {
             return refuse(attributes, name, &faults);
         }
@@ -116,7 +116,7 @@ impl PodSecurity {
             }
             let reasons: Vec<&str> = faults.iter().map(|fault| fault.reason).collect();
             let text = reasons.join(", ");
-            let name = crate::object::name(pod);
+            let name = davit_registry::object::name(pod);
             match warnings.iter_mut().find(|(held, _)| *held == text) {
                 Some((_, names)) => names.push(name),
                 None => warnings.push((text, vec![name])),

@@ -13,6 +13,7 @@ mod validate;
 use std::sync::Arc;
 
 use davit_api::status::Status;
+use davit_registry::{ResourceInfo, errors, storage};
 use davit_store::ListOptions;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -20,10 +21,8 @@ use serde_json::Value;
 use self::policy::Policy;
 use super::webhooks::{review, versions};
 use super::{Attributes, forbidden};
-use crate::admission::ServerView;
+use crate::ServerView;
 use crate::cel_conditions::Inputs;
-use crate::registry::ResourceInfo;
-use crate::{errors, storage};
 
 pub(super) use self::mutate::Mutators;
 pub(super) use self::validate::Validators;

@@ -9,7 +9,7 @@ const GROUP: &str = "scheduling.k8s.io";
 const PLURAL: &str = "priorityclasses";
 
 /// Name, value and description of the classes every cluster has.
-pub(crate) const SYSTEM_CLASSES: [(&str, i64, &str); 2] = [
+pub const SYSTEM_CLASSES: [(&str, i64, &str); 2] = [
     (
         "system-node-critical",
         2_000_001_000,

@@ -8,13 +8,12 @@
 use davit_api::amounts::{Amounts, add, of_map};
 use davit_api::quota::{self, Extended};
 use davit_api::status::Status;
+use davit_registry::storage::{StorageError, Stored};
+use davit_registry::{ResourceInfo, errors, object};
 use serde_json::{Map, Value, json};
 
 use super::config::{Config, ConfigError};
 use super::{Attributes, Operation, Validating, forbidden};
-use crate::registry::ResourceInfo;
-use crate::storage::{StorageError, Stored};
-use crate::{errors, object};
 
 const NAME: &str = "ResourceQuota";
 /// Races for one quota that a write loses before it gives up.

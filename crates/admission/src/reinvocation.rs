@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// The state of one write.
 #[derive(Debug, Default)]
-pub(crate) struct Reinvocation(Mutex<State>);
+pub struct Reinvocation(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {

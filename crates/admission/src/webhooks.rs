@@ -8,6 +8,7 @@
 mod call;
 mod configurations;
 pub(super) mod matching;
+mod metrics;
 mod mutate;
 pub(super) mod review;
 mod validate;
@@ -24,6 +25,7 @@ use self::configurations::{Configurations, Webhook};
 use super::config::{Config, ConfigError};
 use super::{Attributes, Operation};
 
+pub use self::metrics::WebhookMetrics;
 pub(super) use self::mutate::Mutators;
 pub(super) use self::validate::Validators;
 

@@ -4,17 +4,17 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use davit_api::status::{Reason, Status};
+use davit_registry::object;
 use davit_strategy::flowcontrol::bootstrap::{self, AUTO_UPDATE, Upkeep};
 use futures::future::try_join_all;
 use futures::try_join;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{FlowControl, GROUP};
-use crate::object;
 use crate::ownership::Tracking;
 use crate::server::ApiServer;
 use crate::writes::Author;
+use davit_flowcontrol::{FlowControl, GROUP};
 
 const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";

@@ -2,31 +2,36 @@
 
 use davit_access::authn::ConnectionIdentity;
 use davit_access::{RequestInfo, UserInfo};
+use davit_api::meta;
 use http::HeaderMap;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::policy::{AuditDecision, Level, Stage};
-use crate::object;
 
 const USER_AGENT: usize = 1024;
 
 /// What is known of a request before it is handled.
-pub(crate) struct Request<'a> {
-    pub(crate) audit_id: &'a str,
+pub struct Request<'a> {
+    /// The id that the answer carries, too.
+    pub audit_id: &'a str,
     /// Path and query.
-    pub(crate) uri: &'a str,
-    pub(crate) headers: &'a HeaderMap,
-    pub(crate) info: &'a RequestInfo,
-    pub(crate) user: &'a UserInfo,
+    pub uri: &'a str,
+    /// Its headers.
+    pub headers: &'a HeaderMap,
+    /// What it asks for.
+    pub info: &'a RequestInfo,
+    /// Who asks.
+    pub user: &'a UserInfo,
     /// None for callers in the same process.
-    pub(crate) connection: Option<&'a ConnectionIdentity>,
-    pub(crate) received: jiff::Timestamp,
+    pub connection: Option<&'a ConnectionIdentity>,
+    /// When it came.
+    pub received: jiff::Timestamp,
 }
 
 /// What is recorded of a request.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub struct Record {
     verdict: AuditDecision,
     /// What does not change.
     base: Map<String, Value>,
@@ -73,7 +78,8 @@ impl Record {
         }
     }
 
-    pub(crate) fn annotate(&self, key: &str, value: &str) {
+    /// Puts an annotation on it; the first value of a key stays.
+    pub fn annotate(&self, key: &str, value: &str) {
         let mut state = self.state.lock();
         match state.annotations.get(key) {
             None => {
@@ -94,10 +100,10 @@ impl Record {
         let mut state = self.state.lock();
         if let Some(reference) = &mut state.object_ref {
             for (key, of) in [
-                ("namespace", object::namespace(sent)),
-                ("name", object::name(sent)),
-                ("uid", object::uid(sent)),
-                ("resourceVersion", object::resource_version(sent)),
+                ("namespace", meta::namespace(sent)),
+                ("name", meta::name(sent)),
+                ("uid", meta::uid(sent)),
+                ("resourceVersion", meta::resource_version(sent)),
             ] {
                 if !of.is_empty() && !reference.contains_key(key) {
                     reference.insert(key.to_owned(), json!(of));
@@ -117,7 +123,7 @@ impl Record {
     }
 
     /// Records the outcome; `status` is the error, if it is one.
-    pub(crate) fn outcome(&self, code: u16, status: Option<&davit_api::status::Status>) {
+    pub fn outcome(&self, code: u16, status: Option<&davit_api::status::Status>) {
         let mut outcome = json!({ "metadata": {}, "code": code });
         if let Some(status) = status {
             let whole = serde_json::to_value(status).unwrap_or_default();

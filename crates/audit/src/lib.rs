@@ -5,6 +5,15 @@
 //! or to both. While a request is handled, its record is reached from anywhere in its task:
 //! authenticators, authorizers and admission plugins call [`annotate`].
 
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::needless_pass_by_value,
+        reason = "tests hand over what they write in place"
+    )
+)]
+
 mod event;
 mod log;
 mod policy;
@@ -17,10 +26,9 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use serde_json::Value;
 
+pub use event::{Record, Request};
 pub use log::LogOptions;
 pub use policy::{Level, Policy, PolicyError, Stage};
-
-pub(crate) use event::{Record, Request};
 
 use log::LogFile;
 use webhook::Webhook;
@@ -66,16 +74,17 @@ tokio::task_local! {
 
 /// The record of a request, once there is one: only when its user is known can the policy decide.
 #[derive(Debug, Default)]
-pub(crate) struct Slot(OnceLock<Record>);
+pub struct Slot(OnceLock<Record>);
 
 impl Slot {
-    pub(crate) fn record(&self) -> Option<&Record> {
+    /// The record, if there is one.
+    pub fn record(&self) -> Option<&Record> {
         self.0.get()
     }
 }
 
 /// Runs the handling of a request with its slot in reach.
-pub(crate) async fn scope<T>(slot: Arc<Slot>, handling: impl Future<Output = T>) -> T {
+pub async fn scope<T>(slot: Arc<Slot>, handling: impl Future<Output = T>) -> T {
     CURRENT.scope(slot, handling).await
 }
 
@@ -95,23 +104,23 @@ pub fn annotate(key: &str, value: &str) {
 }
 
 /// Records the object a request brought.
-pub(crate) fn request_object(object: &Value) {
+pub fn request_object(object: &Value) {
     with(|record| record.request_object(object));
 }
 
 /// Records the object a request is answered with.
-pub(crate) fn response_object(object: impl FnOnce() -> Value) {
+pub fn response_object(object: impl FnOnce() -> Value) {
     with(|record| record.response_object(object));
 }
 
 /// Records as whom the request goes on.
-pub(crate) fn impersonated(user: &davit_access::UserInfo) {
+pub fn impersonated(user: &davit_access::UserInfo) {
     with(|record| record.impersonated(user));
 }
 
 /// Decides what is recorded and hands it to the back ends.
 #[derive(Debug)]
-pub(crate) struct Auditor {
+pub struct Auditor {
     policy: Policy,
     log: Option<LogFile>,
     webhook: Option<Webhook>,
@@ -120,8 +129,11 @@ pub(crate) struct Auditor {
 }
 
 impl Auditor {
-    /// None when nothing would be recorded anywhere.
-    pub(crate) fn new(
+    /// None when nothing would be recorded anywhere. Events and what goes wrong with them are counted.
+    ///
+    /// # Errors
+    /// When the log cannot be opened, or the webhook's configuration cannot be used.
+    pub fn new(
         options: AuditOptions,
         events: Counter,
         errors: Counter,
@@ -147,7 +159,7 @@ impl Auditor {
     }
 
     /// Begins the record of a request, unless the policy wants none.
-    pub(crate) fn begin(&self, slot: &Slot, request: &Request<'_>) {
+    pub fn begin(&self, slot: &Slot, request: &Request<'_>) {
         let verdict = self.policy.judge(request.user, request.info);
         if verdict.level == Level::None {
             return;
@@ -156,7 +168,7 @@ impl Auditor {
     }
 
     /// Writes the event of a stage.
-    pub(crate) fn stage(&self, record: &Record, stage: Stage) {
+    pub fn stage(&self, record: &Record, stage: Stage) {
         let Some(event) = record.event(stage) else {
             return;
         };
@@ -173,7 +185,7 @@ impl Auditor {
     }
 
     /// Sends what waits, for at most `limit`.
-    pub(crate) async fn close(&self, limit: Duration) {
+    pub async fn close(&self, limit: Duration) {
         if let Some(webhook) = &self.webhook {
             webhook.close(limit).await;
         }

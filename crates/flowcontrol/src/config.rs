@@ -1,10 +1,10 @@
 //! FlowSchemas and PriorityLevelConfigurations as the server uses them.
 
 use davit_access::{RequestInfo, UserInfo};
+use davit_api::meta;
 use serde_json::Value;
 
 use super::levels::{LevelSpec, Limits, Response};
-use crate::object;
 
 const ANY: &str = "*";
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
@@ -86,8 +86,8 @@ impl Schema {
             _ => Distinguisher::None,
         };
         Self {
-            name: object::name(value).to_owned(),
-            uid: object::uid(value).to_owned(),
+            name: meta::name(value).to_owned(),
+            uid: meta::uid(value).to_owned(),
             precedence: spec["matchingPrecedence"].as_i64().unwrap_or(1000),
             level: text(&spec["priorityLevelConfiguration"]["name"]),
             distinguisher,
@@ -201,8 +201,8 @@ pub(crate) fn levels(values: &[Value], total: usize) -> Vec<LevelSpec> {
         .iter()
         .zip(&shares)
         .map(|(value, share)| LevelSpec {
-            name: object::name(value).to_owned(),
-            uid: object::uid(value).to_owned(),
+            name: meta::name(value).to_owned(),
+            uid: meta::uid(value).to_owned(),
             limits: limits(value, seats(*share), total),
         })
         .collect()

@@ -7,7 +7,7 @@ use super::FlowControl;
 
 impl FlowControl {
     /// One line a level.
-    pub(crate) fn dump_levels(&self) -> String {
+    pub fn dump_levels(&self) -> String {
         let mut out = String::from(
             "PriorityLevelName, ActiveQueues, IsIdle, IsQuiescing, WaitingRequests, \
              ExecutingRequests, DispatchedRequests, RejectedRequests, TimedoutRequests, \
@@ -39,7 +39,7 @@ impl FlowControl {
     }
 
     /// One line a queue.
-    pub(crate) fn dump_queues(&self) -> String {
+    pub fn dump_queues(&self) -> String {
         let mut out = String::from(
             "PriorityLevelName, Index, PendingRequests, ExecutingRequests, SeatsInUse, \
              NextDispatchR, InitialSeatsSum, MaxSeatsSum, TotalWorkSum\n",
@@ -62,7 +62,7 @@ impl FlowControl {
     }
 
     /// One line a waiting request; with `details` also who asks for what.
-    pub(crate) fn dump_requests(&self, details: bool) -> String {
+    pub fn dump_requests(&self, details: bool) -> String {
         let mut out = String::from(
             "PriorityLevelName, FlowSchemaName, QueueIndex, RequestIndexInQueue, \
              FlowDistingsher, ArriveTime, InitialSeats, FinalSeats, AdditionalLatency, StartTime",

@@ -2,13 +2,25 @@
 //! FlowSchemas sort requests into flows and priority levels, levels have seats, and what finds no
 //! seat waits in a bounded queue or is refused (429).
 //!
-//! [`levels`] decides, [`FlowControl`] keeps callers waiting, [`upkeep`] follows the objects.
+//! The levels decide, [`FlowControl`] keeps callers waiting; the API server keeps the objects in order and puts them in
+//! force by [`FlowControl::configure`].
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::needless_pass_by_value,
+        reason = "tests hand over what they write in place"
+    )
+)]
+// every error of a request is a Status, which is made once and moved a few times on a cold path
+#![allow(clippy::result_large_err)]
 
 mod config;
 mod dumps;
 mod levels;
+mod metrics;
 mod shards;
-mod upkeep;
 
 use std::collections::HashMap;
 use std::hash::Hasher as _;
@@ -22,14 +34,13 @@ use http::HeaderValue;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-pub(crate) use upkeep::{ensure, follow};
+pub use metrics::FlowMetrics;
 
-use crate::metrics::FlowMetrics;
 use config::Schema;
 use levels::{Arrival, Levels, Refusal, SeatedRequest};
 
 /// The group of the two kinds.
-pub(crate) const GROUP: &str = "flowcontrol.apiserver.k8s.io";
+pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 /// A queued request waits at most this part of its time, as kube-apiserver has it.
 const WAIT_PART: u32 = 4;
 /// For requests without a deadline.
@@ -86,7 +97,7 @@ impl State {
 }
 
 /// The gate all short requests pass.
-pub(crate) struct FlowControl {
+pub struct FlowControl {
     options: FlowOptions,
     schemas: ArcSwap<Vec<Schema>>,
     state: Mutex<State>,
@@ -101,11 +112,12 @@ impl std::fmt::Debug for FlowControl {
 
 /// A request's seat; given back on drop.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub struct Seat {
     held: HeldSeat,
-    /// UIDs of the schema and the level, for the answer's headers.
-    pub(crate) schema_uid: Option<HeaderValue>,
-    pub(crate) level_uid: Option<HeaderValue>,
+    /// UID of the schema, for the answer's headers.
+    pub schema_uid: Option<HeaderValue>,
+    /// UID of the level, for the answer's headers.
+    pub level_uid: Option<HeaderValue>,
 }
 
 /// A place in a queue or in a seat. However its owner ends, the place is given back.
@@ -142,7 +154,8 @@ impl Drop for HeldSeat {
 }
 
 impl FlowControl {
-    pub(crate) fn new(options: FlowOptions, metrics: FlowMetrics) -> Self {
+    /// A gate that lets everything pass until it is configured.
+    pub fn new(options: FlowOptions, metrics: FlowMetrics) -> Self {
         Self {
             options,
             schemas: ArcSwap::default(),
@@ -151,12 +164,13 @@ impl FlowControl {
         }
     }
 
-    pub(crate) fn is_enabled(&self) -> bool {
+    /// Whether it is switched on.
+    pub fn is_enabled(&self) -> bool {
         self.options.enabled
     }
 
     /// Puts objects in force. Schemas whose level is missing are left out.
-    pub(crate) fn configure(&self, schemas: &[serde_json::Value], levels: &[serde_json::Value]) {
+    pub fn configure(&self, schemas: &[serde_json::Value], levels: &[serde_json::Value]) {
         let total = self.options.max_reads + self.options.max_writes;
         let specs = config::levels(levels, total);
         let mut schemas: Vec<Schema> = schemas
@@ -184,7 +198,7 @@ impl FlowControl {
     ///
     /// # Errors
     /// 429 when there is none, or none in time.
-    pub(crate) async fn enter(
+    pub async fn enter(
         self: &Arc<Self>,
         user: &UserInfo,
         info: &RequestInfo,
@@ -262,7 +276,7 @@ impl FlowControl {
 
 impl Seat {
     /// The level the seat belongs to.
-    pub(crate) fn level(&self) -> &str {
+    pub fn level(&self) -> &str {
         &self.held.place.level
     }
 }

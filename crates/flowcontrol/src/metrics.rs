@@ -31,7 +31,7 @@ struct LevelLabels {
 
 /// `apiserver_flowcontrol_*`.
 #[derive(Clone)]
-pub(crate) struct FlowMetrics {
+pub struct FlowMetrics {
     rejected: Family<RejectedLabels, Counter>,
     dispatched: Family<Labels, Counter>,
     queued: Family<Labels, Gauge>,
@@ -58,7 +58,8 @@ impl Default for FlowMetrics {
 }
 
 impl FlowMetrics {
-    pub(super) fn register(&self, r: &mut Registry) {
+    /// Puts them on a page of metrics.
+    pub fn register(&self, r: &mut Registry) {
         r.register(
             "apiserver_flowcontrol_rejected_requests",
             "Requests refused for want of a seat",

@@ -16,14 +16,16 @@ pub(crate) fn default(types: &TypeTable, root: TypeId, value: &mut Value) {
 /// What the objects of a kind look like: the types of a built-in kind, or the structural schema of
 /// a custom one. Decoding, defaults, limits and patches are asked of it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Shape<'a> {
+pub enum Shape<'a> {
+    /// The table and the type in it.
     Typed(&'a TypeTable, TypeId),
+    /// The schema of a version.
     Custom(&'a Structural),
 }
 
 impl Shape<'_> {
     /// Decodes a text body.
-    pub(crate) fn decode(self, body: &[u8], encoding: Encoding) -> Result<Decoded, DecodeError> {
+    pub fn decode(self, body: &[u8], encoding: Encoding) -> Result<Decoded, DecodeError> {
         match self {
             Self::Typed(types, root) => decode::decode(types, root, body, encoding),
             Self::Custom(schema) => schema.decode(body, encoding),
@@ -31,7 +33,7 @@ impl Shape<'_> {
     }
 
     /// Decodes what already is JSON.
-    pub(crate) fn decode_value(self, value: Value) -> Result<Decoded, DecodeError> {
+    pub fn decode_value(self, value: Value) -> Result<Decoded, DecodeError> {
         match self {
             Self::Typed(types, root) => decode::decode_value(types, root, value),
             Self::Custom(schema) => schema.decode_value(value),
@@ -39,7 +41,7 @@ impl Shape<'_> {
     }
 
     /// Fills in the defaults the kind declares.
-    pub(crate) fn default(self, value: &mut Value) {
+    pub fn default(self, value: &mut Value) {
         match self {
             Self::Typed(types, root) => default(types, root, value),
             Self::Custom(schema) => {
@@ -49,7 +51,7 @@ impl Shape<'_> {
     }
 
     /// As [`Shape::default`] for the result of an apply, in which a null that is no value is a fault.
-    pub(crate) fn default_applied(self, value: &mut Value) {
+    pub fn default_applied(self, value: &mut Value) {
         match self {
             Self::Typed(..) => self.default(value),
             Self::Custom(schema) => schema.fill(value),
@@ -57,7 +59,7 @@ impl Shape<'_> {
     }
 
     /// Declared limits. Those of custom kinds are the business of their strategy.
-    pub(crate) fn validate(self, new: &Value, old: Option<&Value>) -> ErrorList {
+    pub fn validate(self, new: &Value, old: Option<&Value>) -> ErrorList {
         match (self, old) {
             (Self::Typed(types, root), None) => validate::validate(types, root, new),
             (Self::Typed(types, root), Some(old)) => {
@@ -68,7 +70,7 @@ impl Shape<'_> {
     }
 
     /// Applies a patch.
-    pub(crate) fn patch(self, patch: &Patch, document: Value) -> Result<Value, PatchError> {
+    pub fn patch(self, patch: &Patch, document: Value) -> Result<Value, PatchError> {
         match self {
             Self::Typed(types, root) => patch.apply(types, root, document),
             // strategic merge is refused before
@@ -79,14 +81,21 @@ impl Shape<'_> {
 
 /// A patch, parsed once and applied as often as races are lost.
 #[derive(Debug)]
-pub(crate) enum Patch {
+pub enum Patch {
+    /// A list of operations (RFC 6902).
     Json(JsonPatch),
+    /// What replaces fields (RFC 7386).
     Merge(Value),
+    /// As a merge patch, with the merge keys of the kind's lists.
     Strategic(Value),
 }
 
 impl Patch {
-    pub(crate) fn parse(kind: PatchType, body: &[u8]) -> Result<Self, PatchError> {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// When it is no patch of this type.
+    pub fn parse(kind: PatchType, body: &[u8]) -> Result<Self, PatchError> {
         let document = |body| {
             decode::parse(body, Encoding::Json)
                 .map_err(|error| PatchError::Malformed(error.to_string()))
@@ -98,7 +107,11 @@ impl Patch {
         })
     }
 
-    pub(crate) fn apply(
+    /// The document as the patch leaves it.
+    ///
+    /// # Errors
+    /// When the patch does not fit the document.
+    pub fn apply(
         &self,
         types: &TypeTable,
         root: TypeId,

@@ -2,14 +2,14 @@
 
 use davit_api::status::Status;
 use davit_strategy::convert::convert;
-pub(crate) use davit_strategy::convert::field;
+pub use davit_strategy::convert::field;
 use serde_json::Value;
 
-use crate::registry::ResourceInfo;
+use crate::ResourceInfo;
 
 /// An object in the version of `resource`, in the version it is stored in. Objects of
 /// custom kinds are converted by their storage.
-pub(crate) fn to_storage(resource: &ResourceInfo, mut value: Value) -> Result<Value, Status> {
+pub fn to_storage(resource: &ResourceInfo, mut value: Value) -> Result<Value, Status> {
     if resource.is_converted() {
         convert(
             resource.row.kind,
@@ -22,7 +22,7 @@ pub(crate) fn to_storage(resource: &ResourceInfo, mut value: Value) -> Result<Va
 }
 
 /// An object as it is stored, in the version of `resource`.
-pub(crate) fn from_storage(resource: &ResourceInfo, mut value: Value) -> Result<Value, Status> {
+pub fn from_storage(resource: &ResourceInfo, mut value: Value) -> Result<Value, Status> {
     if resource.is_converted() {
         convert(
             resource.row.kind,
@@ -35,7 +35,7 @@ pub(crate) fn from_storage(resource: &ResourceInfo, mut value: Value) -> Result<
 }
 
 /// A decoded object of the request's version in the storage version, with all defaults.
-pub(crate) fn stored_form(resource: &ResourceInfo, value: Value) -> Result<Value, Status> {
+pub fn stored_form(resource: &ResourceInfo, value: Value) -> Result<Value, Status> {
     let mut value = to_storage(resource, value)?;
     let storage = &resource.storage;
     if resource.is_converted() {

@@ -1,4 +1,4 @@
-//! The rows of custom kinds, made from CustomResourceDefinitions; [`crate::crd`] follows the definitions.
+//! The rows of custom kinds, made from CustomResourceDefinitions; the API server follows the definitions.
 //!
 //! A version of a definition is a [`CustomVersion`]: its schema, columns and paths. Objects
 //! are stored in one version; each served version has a [`View`] on the storage that converts,
@@ -8,12 +8,15 @@
 mod columns;
 mod convert;
 mod definition;
+mod metrics;
 mod strategy;
 mod view;
 
-pub(crate) use convert::Converter;
-pub use convert::check_conversion_answer;
-pub(crate) use definition::{
-    CustomVersion, Definition, Scale, Served, TERMINATING_VERBS, Versions,
-};
-pub(crate) use view::{Normal, View};
+pub use columns::Columns;
+pub use convert::{Converter, check_conversion_answer};
+pub(crate) use definition::TERMINATING_VERBS;
+pub use definition::{CustomVersion, Definition, Scale, Served, Versions};
+pub use metrics::ConversionMetrics;
+pub use strategy::CustomStrategy;
+pub(crate) use view::Normal;
+pub use view::View;

@@ -4,15 +4,15 @@ use davit_api::status::Status;
 use davit_store::Error as StoreError;
 use davit_watchcache::CacheError;
 
-use crate::registry::ResourceInfo;
+use crate::ResourceInfo;
 use crate::storage::StorageError;
 
 /// Body and path name different namespaces.
-pub(crate) const NAMESPACE_MISMATCH: &str =
+pub const NAMESPACE_MISMATCH: &str =
     "the namespace of the provided object does not match the namespace sent on the request";
 
 /// A failure to read or write `name` of `resource`.
-pub(crate) fn storage(error: StorageError, resource: &ResourceInfo, name: &str) -> Status {
+pub fn storage(error: StorageError, resource: &ResourceInfo, name: &str) -> Status {
     match error {
         StorageError::Exists(_) => Status::already_exists(resource.qualified(), name),
         StorageError::Changed(held) if held.is_none() => {
@@ -29,7 +29,7 @@ pub(crate) fn storage(error: StorageError, resource: &ResourceInfo, name: &str) 
 }
 
 /// A failure of a list or watch of `resource`.
-pub(crate) fn cache(error: CacheError, resource: &ResourceInfo) -> Status {
+pub fn cache(error: CacheError, resource: &ResourceInfo) -> Status {
     match error {
         CacheError::Expired { requested, oldest } => {
             Status::too_old_resource_version(requested, oldest)
@@ -44,7 +44,7 @@ pub(crate) fn cache(error: CacheError, resource: &ResourceInfo) -> Status {
 }
 
 /// A failure of the store while working on `resource`.
-pub(crate) fn store(error: StoreError, resource: &ResourceInfo) -> Status {
+pub fn store(error: StoreError, resource: &ResourceInfo) -> Status {
     match error {
         StoreError::Compacted { .. } => {
             Status::expired("The resourceVersion for the provided list is too old.")

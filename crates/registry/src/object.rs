@@ -4,15 +4,15 @@ use davit_api::kinds;
 use davit_schema::ordered::Ordered;
 use serde_json::{Map, Value, json};
 
-pub(crate) use davit_api::meta::{name, namespace, resource_version, uid};
+pub use davit_api::meta::{name, namespace, resource_version, uid};
 
 /// An object that is written as the original writes it.
-pub(crate) fn ordered(value: &Value) -> Ordered<'_> {
+pub fn ordered(value: &Value) -> Ordered<'_> {
     Ordered::new(kinds::builtin(), value)
 }
 
 /// A text of the metadata; empty when missing.
-pub(crate) fn meta_str<'a>(object: &'a Value, key: &str) -> &'a str {
+pub fn meta_str<'a>(object: &'a Value, key: &str) -> &'a str {
     object
         .get("metadata")
         .and_then(|m| m.get(key))
@@ -21,24 +21,24 @@ pub(crate) fn meta_str<'a>(object: &'a Value, key: &str) -> &'a str {
 }
 
 /// An integer of the metadata.
-pub(crate) fn meta_int(object: &Value, key: &str) -> Option<i64> {
+pub fn meta_int(object: &Value, key: &str) -> Option<i64> {
     object.get("metadata")?.get(key)?.as_i64()
 }
 
 /// Whether deletion has been asked for.
-pub(crate) fn is_deleting(object: &Value) -> bool {
+pub fn is_deleting(object: &Value) -> bool {
     !meta_str(object, "deletionTimestamp").is_empty()
 }
 
 /// The finalizers.
-pub(crate) fn finalizers(object: &Value) -> Vec<String> {
+pub fn finalizers(object: &Value) -> Vec<String> {
     davit_api::meta::finalizers(object)
         .map(str::to_owned)
         .collect()
 }
 
 /// The metadata, made when missing.
-pub(crate) fn metadata_mut(object: &mut Value) -> Option<&mut Map<String, Value>> {
+pub fn metadata_mut(object: &mut Value) -> Option<&mut Map<String, Value>> {
     let object = object.as_object_mut()?;
     let metadata = object.entry("metadata").or_insert_with(|| json!({}));
     if metadata.is_null() {
@@ -48,14 +48,14 @@ pub(crate) fn metadata_mut(object: &mut Value) -> Option<&mut Map<String, Value>
 }
 
 /// Sets a key of the metadata.
-pub(crate) fn set_meta(object: &mut Value, key: &str, value: impl Into<Value>) {
+pub fn set_meta(object: &mut Value, key: &str, value: impl Into<Value>) {
     if let Some(metadata) = metadata_mut(object) {
         metadata.insert(key.to_owned(), value.into());
     }
 }
 
 /// Removes keys of the metadata.
-pub(crate) fn remove_meta(object: &mut Value, keys: &[&str]) {
+pub fn remove_meta(object: &mut Value, keys: &[&str]) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         for key in keys {
             metadata.remove(*key);
@@ -64,7 +64,7 @@ pub(crate) fn remove_meta(object: &mut Value, keys: &[&str]) {
 }
 
 /// Makes a key of the metadata what it is in another object, missing included.
-pub(crate) fn keep_meta(object: &mut Value, from: &Value, key: &str) {
+pub fn keep_meta(object: &mut Value, from: &Value, key: &str) {
     match from.get("metadata").and_then(|m| m.get(key)) {
         Some(value) => set_meta(object, key, value.clone()),
         None => remove_meta(object, &[key]),
@@ -72,7 +72,7 @@ pub(crate) fn keep_meta(object: &mut Value, from: &Value, key: &str) {
 }
 
 /// Sets or (for an empty list) removes the finalizers.
-pub(crate) fn set_finalizers(object: &mut Value, finalizers: &[String]) {
+pub fn set_finalizers(object: &mut Value, finalizers: &[String]) {
     if finalizers.is_empty() {
         remove_meta(object, &["finalizers"]);
     } else {
@@ -81,7 +81,7 @@ pub(crate) fn set_finalizers(object: &mut Value, finalizers: &[String]) {
 }
 
 /// Sets apiVersion and kind.
-pub(crate) fn set_type(object: &mut Value, api_version: &str, kind: &str) {
+pub fn set_type(object: &mut Value, api_version: &str, kind: &str) {
     if let Some(object) = object.as_object_mut() {
         object.insert("apiVersion".to_owned(), json!(api_version));
         object.insert("kind".to_owned(), json!(kind));
@@ -89,11 +89,11 @@ pub(crate) fn set_type(object: &mut Value, api_version: &str, kind: &str) {
 }
 
 /// Now, as Kubernetes writes instants (seconds, UTC).
-pub(crate) fn now() -> String {
+pub fn now() -> String {
     seconds(jiff::Timestamp::now())
 }
 
 /// An instant as Kubernetes writes it.
-pub(crate) fn seconds(at: jiff::Timestamp) -> String {
+pub fn seconds(at: jiff::Timestamp) -> String {
     davit_api::time::format(at)
 }

@@ -30,9 +30,9 @@ pub struct ResourceInfo {
     /// The kind's own rules.
     pub strategy: Arc<dyn Strategy>,
     /// Where the objects are; shared by all versions of the resource.
-    pub(crate) storage: Arc<Storage>,
+    pub storage: Arc<Storage>,
     /// What the definition of a custom kind says; none for built-in kinds.
-    pub(crate) custom: Option<Arc<CustomVersion>>,
+    pub custom: Option<Arc<CustomVersion>>,
 }
 
 impl std::fmt::Debug for ResourceInfo {
@@ -52,12 +52,12 @@ impl ResourceInfo {
     }
 
     /// Kind of the stored objects differs from this row's version.
-    pub(crate) fn is_converted(&self) -> bool {
+    pub fn is_converted(&self) -> bool {
         self.storage.version() != self.row.version || self.storage.group() != self.row.group
     }
 
     /// The kind of its lists: a definition may call it something else.
-    pub(crate) fn list_kind(&self) -> String {
+    pub fn list_kind(&self) -> String {
         match &self.custom {
             Some(custom) => custom.definition.list_kind.to_owned(),
             None => format!("{}List", self.row.kind),
@@ -85,7 +85,7 @@ impl ResourceInfo {
     }
 
     /// What objects look like in this version.
-    pub(crate) fn shape(&self) -> Shape<'_> {
+    pub fn shape(&self) -> Shape<'_> {
         match &self.custom {
             Some(custom) => Shape::Custom(custom.schema()),
             None => Shape::Typed(&self.types, self.row.type_id),
@@ -93,7 +93,7 @@ impl ResourceInfo {
     }
 
     /// How objects of this version merge under server-side apply.
-    pub(crate) fn apply_schema(&self) -> Schema<'_> {
+    pub fn apply_schema(&self) -> Schema<'_> {
         match &self.custom {
             Some(custom) => custom.apply_schema(),
             None => Schema::new(&self.types, self.row.type_id),
@@ -101,7 +101,7 @@ impl ResourceInfo {
     }
 
     /// The verbs discovery tells: of a kind that is going only those that do not add to it.
-    pub(crate) fn discovered_verbs(&self) -> &[&'static str] {
+    pub fn discovered_verbs(&self) -> &[&'static str] {
         match &self.custom {
             Some(custom) if custom.definition.terminating => &TERMINATING_VERBS,
             _ => &self.row.verbs,
@@ -115,7 +115,7 @@ impl ResourceInfo {
 
     /// Whether the objects are only read, computed for whoever asks, and never stored (component statuses, what nodes and
     /// pods use).
-    pub(crate) fn is_computed(&self) -> bool {
+    pub fn is_computed(&self) -> bool {
         self.custom.is_none() && !self.row.has_verb("create") && self.row.has_verb("get")
     }
 }
@@ -201,7 +201,7 @@ impl Snapshot {
 }
 
 /// Order of groups in discovery, highest first.
-pub(crate) fn group_priority(group: &str) -> i32 {
+pub fn group_priority(group: &str) -> i32 {
     const PRIORITIES: &[(&str, i32)] = &[
         ("", 18000),
         ("apps", 17800),
@@ -318,7 +318,7 @@ impl Registry {
 
     /// Serves these rows as the custom resource `plural` of a group, and no others. Rows of
     /// built-in kinds stay what they are. Answers the rows that were replaced.
-    pub(crate) fn set_custom(
+    pub fn set_custom(
         &self,
         group: &str,
         plural: &str,
@@ -348,7 +348,7 @@ impl Registry {
     }
 
     /// Where objects are kept.
-    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+    pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
@@ -365,7 +365,7 @@ impl Registry {
     }
 
     /// Tells when rows come or go.
-    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+    pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 

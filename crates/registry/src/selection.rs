@@ -10,21 +10,21 @@ use davit_strategy::Strategy;
 use davit_watchcache::{CachedObject, Filter, Header, Predicate};
 use serde_json::Value;
 
+use crate::ResourceInfo;
 use crate::custom::{Normal, View};
-use crate::registry::ResourceInfo;
 
 /// Which objects a list, watch or deletion is about.
-pub(crate) struct Selection {
+pub struct Selection {
     /// What the cache judges.
-    pub(crate) filter: Filter,
+    pub filter: Filter,
     /// What can be judged of a custom kind's objects only in the version that was asked for; the filter lets pass what
     /// is not cached in that version.
-    pub(crate) converted: Option<ConvertedFields>,
+    pub converted: Option<ConvertedFields>,
 }
 
 /// Conditions on selectable fields of a version into which objects are converted.
 #[derive(Clone)]
-pub(crate) struct ConvertedFields {
+pub struct ConvertedFields {
     conditions: Arc<[Condition]>,
     strategy: Arc<dyn Strategy>,
     view: Arc<View>,
@@ -54,10 +54,7 @@ impl ConvertedFields {
     ///
     /// # Errors
     /// When the conversion fails.
-    pub(crate) async fn judge(
-        &self,
-        object: &CachedObject,
-    ) -> Result<(bool, Option<Value>), Status> {
+    pub async fn judge(&self, object: &CachedObject) -> Result<(bool, Option<Value>), Status> {
         if is_shown_as_cached(&self.view, object.header()) {
             return Ok((true, None));
         }
@@ -70,7 +67,7 @@ impl ConvertedFields {
     ///
     /// # Errors
     /// When the conversion fails.
-    pub(crate) async fn retain(
+    pub async fn retain(
         &self,
         objects: Vec<Arc<CachedObject>>,
     ) -> Result<Vec<(Arc<CachedObject>, Option<Value>)>, Status> {
@@ -110,7 +107,7 @@ fn is_shown_as_cached(view: &View, header: &Header) -> bool {
 }
 
 /// The selection of a namespace and selectors; refuses fields that cannot be selected by.
-pub(crate) fn select(
+pub fn select(
     resource: &ResourceInfo,
     namespace: Option<&str>,
     labels: &Selector,

@@ -24,20 +24,22 @@ use crate::object::ordered;
 use crate::selection;
 
 /// How long an event stays after it was written, as `--event-ttl` of kube-apiserver has it.
-pub(crate) const EVENT_TTL: Duration = Duration::from_secs(3600);
+pub const EVENT_TTL: Duration = Duration::from_secs(3600);
 
 /// An object with its revision; `value` carries it as `metadata.resourceVersion`.
 #[derive(Debug, Clone)]
-pub(crate) struct Stored {
-    pub(crate) value: Value,
-    pub(crate) revision: u64,
+pub struct Stored {
+    /// The object.
+    pub value: Value,
+    /// The revision of the store at which it was written.
+    pub revision: u64,
     /// The text in the store, without resourceVersion, as long as `value` is that object and no other.
-    pub(crate) text: Option<Bytes>,
+    pub text: Option<Bytes>,
 }
 
 /// Why an object could not be read or written.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StorageError {
+pub enum StorageError {
     /// A create found the name taken.
     #[error("the object exists")]
     Exists(Box<Option<Stored>>),
@@ -61,7 +63,7 @@ pub(crate) enum StorageError {
 }
 
 /// The objects of one resource.
-pub(crate) struct Storage {
+pub struct Storage {
     store: Arc<dyn Store>,
     group: &'static str,
     version: &'static str,
@@ -98,7 +100,7 @@ fn custom_prefix(group: &str, plural: &str) -> String {
 }
 
 /// Whether the objects of a custom kind would be those of a built-in one.
-pub(crate) fn is_built_in(group: &str, plural: &str) -> bool {
+pub fn is_built_in(group: &str, plural: &str) -> bool {
     let prefix = custom_prefix(group, plural);
     let mut rows = builtin().resources.iter();
     rows.any(|row| built_in_prefix(row) == prefix)
@@ -111,7 +113,8 @@ impl std::fmt::Debug for Storage {
 }
 
 impl Storage {
-    pub(crate) fn new(
+    /// The objects of a built-in kind, which is stored as `row` says.
+    pub fn new(
         store: Arc<dyn Store>,
         row: &ResourceRow,
         types: Arc<TypeTable>,
@@ -141,7 +144,7 @@ impl Storage {
 
     /// The objects of a custom kind in the version of `row`. All versions share `cache`, which
     /// [`Storage::custom_cache`] makes.
-    pub(crate) fn custom(
+    pub fn custom(
         store: Arc<dyn Store>,
         row: &ResourceRow,
         types: Arc<TypeTable>,
@@ -168,7 +171,7 @@ impl Storage {
 
     /// The watch cache of a custom kind: objects of the storage version, as far as they can be
     /// brought into it without asking anybody.
-    pub(crate) fn custom_cache(
+    pub fn custom_cache(
         store: &Arc<dyn Store>,
         row: &ResourceRow,
         strategy: Arc<dyn Strategy>,
@@ -183,20 +186,20 @@ impl Storage {
     }
 
     /// For custom kinds: what stands between stored objects and this version.
-    pub(crate) fn view(&self) -> Option<&Arc<View>> {
+    pub fn view(&self) -> Option<&Arc<View>> {
         self.view.as_ref()
     }
 
     /// The version objects are stored in, which for custom kinds need not be the one this storage
     /// shows.
-    pub(crate) fn stored_version(&self) -> &'static str {
+    pub fn stored_version(&self) -> &'static str {
         self.view
             .as_ref()
             .map_or(self.version, |view| view.storage_version())
     }
 
     /// What objects look like.
-    pub(crate) fn shape(&self) -> Shape<'_> {
+    pub fn shape(&self) -> Shape<'_> {
         match &self.view {
             Some(view) => Shape::Custom(view.version().schema()),
             None => Shape::Typed(&self.types, self.type_id),
@@ -235,7 +238,7 @@ impl Storage {
     }
 
     /// The revision of the last write through this server; 0 before the first.
-    pub(crate) fn last_written(&self) -> u64 {
+    pub fn last_written(&self) -> u64 {
         self.last_written.load(Ordering::Acquire)
     }
 
@@ -243,37 +246,43 @@ impl Storage {
         self.last_written.fetch_max(revision, Ordering::AcqRel);
     }
 
-    pub(crate) fn group(&self) -> &'static str {
+    /// The group they are stored under.
+    pub fn group(&self) -> &'static str {
         self.group
     }
 
-    pub(crate) fn version(&self) -> &'static str {
+    /// The version that this storage shows.
+    pub fn version(&self) -> &'static str {
         self.version
     }
 
-    pub(crate) fn kind(&self) -> &'static str {
+    /// The kind they are stored as.
+    pub fn kind(&self) -> &'static str {
         self.kind
     }
 
-    pub(crate) fn plural(&self) -> &'static str {
+    /// The plural name they are stored under.
+    pub fn plural(&self) -> &'static str {
         self.plural
     }
 
-    pub(crate) fn prefix(&self) -> &str {
+    /// What all their keys begin with.
+    pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    pub(crate) fn strategy(&self) -> &dyn Strategy {
+    /// The rules of the kind.
+    pub fn strategy(&self) -> &dyn Strategy {
         &*self.strategy
     }
 
     /// The objects in memory, for lists and watches.
-    pub(crate) fn cache(&self) -> &Cache {
+    pub fn cache(&self) -> &Cache {
         &self.cache
     }
 
     /// `v1` or `group/v1` of the stored objects.
-    pub(crate) fn api_version(&self) -> String {
+    pub fn api_version(&self) -> String {
         if self.group.is_empty() {
             self.version.to_owned()
         } else {
@@ -282,7 +291,7 @@ impl Storage {
     }
 
     /// The key of an object; names never hold a slash (path parsing and validation see to it).
-    pub(crate) fn key(&self, namespace: &str, name: &str) -> String {
+    pub fn key(&self, namespace: &str, name: &str) -> String {
         if self.namespaced {
             format!("{}{namespace}/{name}", self.prefix)
         } else {
@@ -299,11 +308,7 @@ impl Storage {
     }
 
     /// The current object.
-    pub(crate) async fn get(
-        &self,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Option<Stored>, StorageError> {
+    pub async fn get(&self, namespace: &str, name: &str) -> Result<Option<Stored>, StorageError> {
         let found = self
             .store
             .get(&self.key(namespace, name))
@@ -314,7 +319,7 @@ impl Storage {
     }
 
     /// All objects of a namespace, or of all, as this version shows them.
-    pub(crate) async fn all(&self, namespace: Option<&str>) -> Result<Vec<Value>, StorageError> {
+    pub async fn all(&self, namespace: Option<&str>) -> Result<Vec<Value>, StorageError> {
         let listing = self.list(namespace, ListOptions::default()).await?;
         let values = listing
             .items
@@ -331,7 +336,7 @@ impl Storage {
     }
 
     /// Stores a new object.
-    pub(crate) async fn create(
+    pub async fn create(
         &self,
         namespace: &str,
         name: &str,
@@ -353,7 +358,7 @@ impl Storage {
     }
 
     /// Replaces the object last written at `revision`.
-    pub(crate) async fn update(
+    pub async fn update(
         &self,
         namespace: &str,
         name: &str,
@@ -390,7 +395,7 @@ impl Storage {
     }
 
     /// Deletes the object last written at `revision`; answers the revision of the deletion.
-    pub(crate) async fn delete(
+    pub async fn delete(
         &self,
         namespace: &str,
         name: &str,
@@ -416,7 +421,7 @@ impl Storage {
     }
 
     /// A page of keys and bytes.
-    pub(crate) async fn list(
+    pub async fn list(
         &self,
         namespace: Option<&str>,
         options: ListOptions,
@@ -459,7 +464,7 @@ impl StoredObjects for Storage {
 }
 
 /// The stored bytes of an object: its JSON as clients get it, without resourceVersion.
-pub(crate) fn encode(value: &Value) -> Bytes {
+pub fn encode(value: &Value) -> Bytes {
     let mut json = ordered(value).to_json();
     remove_resource_version(&mut json);
     // Text that grows has room for more, which would be kept as long as the object.
@@ -467,7 +472,7 @@ pub(crate) fn encode(value: &Value) -> Bytes {
 }
 
 /// The object of stored bytes, with its resourceVersion.
-pub(crate) fn decode(pair: &KeyValue) -> Result<Stored, StorageError> {
+pub fn decode(pair: &KeyValue) -> Result<Stored, StorageError> {
     let value: Value =
         serde_json::from_slice(&pair.value).map_err(|error| StorageError::Unreadable {
             key: pair.key.to_string(),
@@ -486,7 +491,8 @@ pub(crate) fn decode(pair: &KeyValue) -> Result<Stored, StorageError> {
     })
 }
 
-pub(crate) fn with_revision(mut value: Value, revision: u64) -> Stored {
+/// An object of a revision, which it carries from now on.
+pub fn with_revision(mut value: Value, revision: u64) -> Stored {
     set_resource_version(&mut value, revision);
     Stored {
         value,

@@ -4,11 +4,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use davit_api::status::{Qualified, Status};
 use davit_client::subject::Subject;
+use davit_registry::object;
 use serde_json::Value;
 
 use super::{MIRROR, RestrictionResult, items, node_name, pod_of};
-use crate::admission::{Attributes, Operation, forbidden};
-use crate::object;
+use crate::{Attributes, Operation, forbidden};
 
 const OF_NODES: [&str; 2] = [
     "kubernetes.io/kubelet-serving",

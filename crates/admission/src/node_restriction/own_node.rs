@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use davit_registry::object;
 use serde_json::{Map, Value};
 
 use super::{RestrictionResult, labels};
-use crate::admission::{Attributes, Operation};
-use crate::object;
+use crate::{Attributes, Operation};
 
 const RESTRICTED: &str = "node-restriction.kubernetes.io";
 

@@ -4,11 +4,11 @@
 use davit_access::RequestInfo;
 use davit_access::authz::{self, Decision};
 use davit_api::status::Status;
+use davit_registry::object;
 use serde_json::Value;
 
 use super::{items, node_name, pod_of};
-use crate::admission::{Attributes, Operation, forbidden};
-use crate::object;
+use crate::{Attributes, Operation, forbidden};
 
 /// A token is for a pod of the node, and for an audience that the pod names.
 pub(super) async fn check(

@@ -1,11 +1,11 @@
 //! What a node writes into the volumes that davit's own provisioner keeps on it: what became of their directories.
 
+use davit_registry::object;
 use davit_volume::local;
 use serde_json::Value;
 
 use super::{RestrictionResult, word};
-use crate::admission::{Attributes, Operation};
-use crate::object;
+use crate::{Attributes, Operation};
 
 /// A node says what it has done for volumes with its label, and changes nothing else.
 pub(super) fn check(

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::policy::{Level, LevelVersion};
 use super::{baseline, restricted};
-use crate::admission::pods::{CONTAINERS, containers};
+use crate::pods::{CONTAINERS, containers};
 
 /// What a check found.
 #[derive(Debug, PartialEq, Eq)]

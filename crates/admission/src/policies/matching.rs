@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use davit_api::labels::Selector;
 use davit_api::status::Status;
+use davit_registry::ResourceInfo;
 use serde_json::Value;
 
-use crate::admission::Attributes;
-use crate::admission::webhooks::matching::{Rule, Subject, by_namespace, by_object};
-use crate::registry::ResourceInfo;
+use crate::Attributes;
+use crate::webhooks::matching::{Rule, Subject, by_namespace, by_object};
 
 /// `matchConstraints` of a policy or `matchResources` of a binding.
 #[derive(Debug)]

@@ -2,25 +2,25 @@
 
 use davit_api::status::Status;
 use davit_cel::Value as Cel;
+use davit_registry::ResourceInfo;
 use davit_schema::patch::JsonPatch;
 use serde_json::{Map, Value, json};
 
 use super::params::params;
 use super::policy::{Mutation, Policy};
 use super::{BUDGET, Policies, inputs, is_exempt, refusal};
-use crate::admission::webhooks::versions;
-use crate::admission::{Attributes, Mutating, Operation};
 use crate::cel_conditions::{Inputs, Variables};
-use crate::registry::ResourceInfo;
+use crate::webhooks::versions;
+use crate::{Attributes, Mutating, Operation};
 
 const NAME: &str = "MutatingAdmissionPolicy";
 
 /// The plugin.
 #[derive(Debug)]
-pub(in crate::admission) struct Mutators(Policies);
+pub(crate) struct Mutators(Policies);
 
 impl Mutators {
-    pub(in crate::admission) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Policies::new(
             "mutatingadmissionpolicies",
             "mutatingadmissionpolicybindings",
@@ -113,10 +113,7 @@ async fn one(
                 Ok(None) => {}
                 Ok(Some(changed)) => {
                     if changed {
-                        rounds.of(
-                            NAME,
-                            crate::admission::reinvocation::Rounds::repeat_previous,
-                        );
+                        rounds.of(NAME, crate::reinvocation::Rounds::repeat_previous);
                         rounds.want_second_round();
                     }
                     if policy.repeats {

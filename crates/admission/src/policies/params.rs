@@ -1,11 +1,11 @@
 //! The parameters of a binding.
 
 use davit_api::status::Status;
+use davit_registry::convert;
 use serde_json::Value;
 
 use super::policy::{Binding, Policy};
-use crate::admission::Attributes;
-use crate::convert;
+use crate::Attributes;
 
 /// What the policy runs with: once for each entry, none for a policy without parameters.
 ///

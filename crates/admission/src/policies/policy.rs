@@ -69,7 +69,7 @@ pub(super) struct ParamRef {
 impl Policy {
     pub(super) fn new(policy: &Value, bindings: &[Value]) -> Self {
         let spec = &policy["spec"];
-        let name = crate::object::name(policy).to_owned();
+        let name = davit_registry::object::name(policy).to_owned();
         let envs = Environments::of(spec, &Type::Dyn);
         let list = |key: &str| spec[key].as_array().into_iter().flatten();
         let bindings = bindings
@@ -150,7 +150,7 @@ impl Binding {
         let resources = &spec["matchResources"];
         let actions = spec["validationActions"].as_array().into_iter().flatten();
         Self {
-            name: crate::object::name(binding).to_owned(),
+            name: davit_registry::object::name(binding).to_owned(),
             matching: resources.is_object().then(|| Matching::new(resources)),
             param: reference.is_object().then(|| ParamRef {
                 name: text(reference, "name"),

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::params::params;
 use super::policy::{Binding, Policy, Validation};
 use super::{BUDGET, Policies, inputs, is_exempt, refusal};
-use crate::admission::{Attributes, Validating};
 use crate::cel_conditions::{Inputs, Variables};
+use crate::{Attributes, Validating};
 
 /// The longest message an expression can make, in bytes.
 const MESSAGE_MAX: usize = 5 * 1024;
@@ -19,10 +19,10 @@ const ANNOTATION_MAX: usize = 10 * 1024;
 
 /// The plugin.
 #[derive(Debug)]
-pub(in crate::admission) struct Validators(Policies);
+pub(crate) struct Validators(Policies);
 
 impl Validators {
-    pub(in crate::admission) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Policies::new(
             "validatingadmissionpolicies",
             "validatingadmissionpolicybindings",

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use davit_api::status::Status;
+use davit_registry::ResourceInfo;
 use davit_webhook::Call;
 use serde_json::Value;
 
@@ -10,8 +11,7 @@ use super::configurations::Webhook;
 use super::review::{self, Response};
 use super::versions::shown;
 use super::{failed_call, no_dry_run};
-use crate::admission::Attributes;
-use crate::registry::ResourceInfo;
+use crate::Attributes;
 
 /// Why a webhook did not let the request pass.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use davit_api::labels::Selector;
 use davit_api::status::Status;
+use davit_registry::{errors, storage};
 use davit_store::ListOptions;
 use davit_webhook::{CallError, ClientConfig};
 use parking_lot::Mutex;
@@ -12,10 +13,8 @@ use serde_json::Value;
 
 use super::GROUP;
 use super::matching::Rule;
-use crate::admission::ServerView;
+use crate::ServerView;
 use crate::cel_conditions::Conditions;
-use crate::errors;
-use crate::storage;
 use davit_cel::policy::{Scope, environment};
 
 const TIMEOUT_SECONDS: u64 = 10;
@@ -96,7 +95,7 @@ impl Configurations {
 
 /// The webhooks of one configuration; keys of the store are in the order of names.
 fn parse(configuration: &Value) -> Vec<Webhook> {
-    let name = crate::object::name(configuration);
+    let name = davit_registry::object::name(configuration);
     let list = configuration["webhooks"].as_array().into_iter().flatten();
     let webhooks = list.enumerate().map(|(i, hook)| webhook(name, i, hook));
     webhooks.collect()

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use davit_api::labels::Selector;
 use davit_api::status::Status;
+use davit_registry::ResourceInfo;
 use serde_json::{Map, Value};
 
 use super::configurations::Webhook;
-use crate::admission::{Attributes, Operation};
-use crate::registry::ResourceInfo;
+use crate::{Attributes, Operation};
 
 /// One of a webhook's `rules`.
 #[derive(Debug, Default, Clone)]
-pub(in crate::admission) struct Rule {
+pub(crate) struct Rule {
     operations: Vec<String>,
     groups: Vec<String>,
     versions: Vec<String>,
@@ -22,18 +22,18 @@ pub(in crate::admission) struct Rule {
 
 /// What the rules are held against.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::admission) struct Subject<'a> {
-    pub(in crate::admission) operation: Operation,
-    pub(in crate::admission) group: &'a str,
-    pub(in crate::admission) version: &'a str,
-    pub(in crate::admission) resource: &'a str,
-    pub(in crate::admission) subresource: &'a str,
+pub(crate) struct Subject<'a> {
+    pub(crate) operation: Operation,
+    pub(crate) group: &'a str,
+    pub(crate) version: &'a str,
+    pub(crate) resource: &'a str,
+    pub(crate) subresource: &'a str,
     /// Whether the object lives in a namespace.
-    pub(in crate::admission) namespaced: bool,
+    pub(crate) namespaced: bool,
 }
 
 impl Rule {
-    pub(in crate::admission) fn from_value(value: &Value) -> Self {
+    pub(crate) fn from_value(value: &Value) -> Self {
         let list = |key: &str| {
             let texts = value[key].as_array().into_iter().flatten();
             texts.filter_map(Value::as_str).map(str::to_owned).collect()
@@ -47,7 +47,7 @@ impl Rule {
         }
     }
 
-    pub(in crate::admission) fn matches(&self, subject: &Subject<'_>) -> bool {
+    pub(crate) fn matches(&self, subject: &Subject<'_>) -> bool {
         let named = |list: &[String], value: &str| list.iter().any(|v| v == "*" || v == value);
         let scoped = match self.scope.as_str() {
             "Namespaced" => subject.namespaced,
@@ -114,7 +114,7 @@ fn by_rules(webhook: &Webhook, attributes: &Attributes<'_>) -> Option<Arc<Resour
 }
 
 /// The selector chooses the new object or the old one.
-pub(in crate::admission) fn by_object(
+pub(crate) fn by_object(
     selector: Option<&Selector>,
     attributes: &Attributes<'_>,
     object: Option<&Value>,
@@ -129,7 +129,7 @@ pub(in crate::admission) fn by_object(
     object.is_some_and(chosen) || attributes.old.is_some_and(chosen)
 }
 
-pub(in crate::admission) async fn by_namespace(
+pub(crate) async fn by_namespace(
     selector: Option<&Selector>,
     attributes: &Attributes<'_>,
     object: Option<&Value>,

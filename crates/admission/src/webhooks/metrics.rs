@@ -47,7 +47,7 @@ struct OpenLabels {
 
 /// What became of the calls.
 #[derive(Debug)]
-pub(crate) struct WebhookMetrics {
+pub struct WebhookMetrics {
     durations: Family<DurationLabels, Histogram>,
     requests: Family<RequestLabels, Counter>,
     // these two lack the suffix that the text form gives to counters
@@ -55,8 +55,8 @@ pub(crate) struct WebhookMetrics {
     open: Family<OpenLabels, Gauge>,
 }
 
-impl WebhookMetrics {
-    pub(super) fn new() -> Self {
+impl Default for WebhookMetrics {
+    fn default() -> Self {
         Self {
             durations: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
             requests: Family::default(),
@@ -64,8 +64,11 @@ impl WebhookMetrics {
             open: Family::default(),
         }
     }
+}
 
-    pub(super) fn register(&self, registry: &mut Registry) {
+impl WebhookMetrics {
+    /// Puts them on a page of metrics.
+    pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "apiserver_admission_webhook_admission_duration_seconds",
             "Time an admission webhook took",

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use davit_api::field::quote;
 use davit_api::status::Status;
+use davit_registry::ResourceInfo;
 use davit_schema::patch::JsonPatch;
 use serde_json::{Value, json};
 
@@ -12,18 +13,17 @@ use super::configurations::Webhook;
 use super::matching::matched;
 use super::versions::taken;
 use super::{Source, is_exempt, observe};
-use crate::admission::config::{Config, ConfigError};
-use crate::admission::{Attributes, Mutating};
-use crate::registry::ResourceInfo;
+use crate::config::{Config, ConfigError};
+use crate::{Attributes, Mutating};
 
 const NAME: &str = "MutatingAdmissionWebhook";
 const PREFIX: &str = "mutation.webhook.admission.k8s.io";
 
 /// The plugin.
-pub(in crate::admission) struct Mutators(Source);
+pub(crate) struct Mutators(Source);
 
 impl Mutators {
-    pub(in crate::admission) fn new(config: &Config) -> Result<Self, ConfigError> {
+    pub(crate) fn new(config: &Config) -> Result<Self, ConfigError> {
         Source::new(NAME, "mutatingwebhookconfigurations", config).map(Self)
     }
 }

@@ -4,10 +4,10 @@
 
 use davit_api::field::quote;
 use davit_api::status::{Reason, Status};
+use davit_registry::ResourceInfo;
 use serde_json::{Map, Value, json};
 
-use crate::admission::Attributes;
-use crate::registry::ResourceInfo;
+use crate::Attributes;
 
 const GROUP: &str = "admission.k8s.io";
 const KIND: &str = "AdmissionReview";
@@ -25,7 +25,7 @@ pub(crate) struct Response {
 }
 
 /// The body of a call.
-pub(in crate::admission) fn request(
+pub(crate) fn request(
     attributes: &Attributes<'_>,
     resource: &ResourceInfo,
     version: &str,

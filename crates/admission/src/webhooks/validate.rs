@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use davit_api::status::Status;
+use davit_registry::ResourceInfo;
 use futures::future::join_all;
 use serde_json::Value;
 
@@ -10,17 +11,16 @@ use super::call::{Failure, ask, conditions_hold};
 use super::configurations::Webhook;
 use super::matching::matched;
 use super::{Source, is_exempt, observe};
-use crate::admission::config::{Config, ConfigError};
-use crate::admission::{Attributes, Validating};
-use crate::registry::ResourceInfo;
+use crate::config::{Config, ConfigError};
+use crate::{Attributes, Validating};
 
 const NAME: &str = "ValidatingAdmissionWebhook";
 
 /// The plugin.
-pub(in crate::admission) struct Validators(Source);
+pub(crate) struct Validators(Source);
 
 impl Validators {
-    pub(in crate::admission) fn new(config: &Config) -> Result<Self, ConfigError> {
+    pub(crate) fn new(config: &Config) -> Result<Self, ConfigError> {
         Source::new(NAME, "validatingwebhookconfigurations", config).map(Self)
     }
 }

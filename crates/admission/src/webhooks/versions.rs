@@ -1,15 +1,14 @@
 //! Objects in the version a webhook asked for, and back.
 
 use davit_api::status::Status;
+use davit_registry::{ResourceInfo, convert};
 use davit_schema::decode;
 use serde_json::Value;
 
-use crate::admission::Attributes;
-use crate::convert;
-use crate::registry::ResourceInfo;
+use crate::Attributes;
 
 /// An object of the request in the version of `resource`.
-pub(in crate::admission) fn shown(
+pub(crate) fn shown(
     attributes: &Attributes<'_>,
     resource: &ResourceInfo,
     object: Option<&Value>,
@@ -25,7 +24,7 @@ pub(in crate::admission) fn shown(
 
 /// An object as a webhook left it, in the storage version: decoded and with defaults as if a
 /// client had sent it.
-pub(in crate::admission) fn taken(
+pub(crate) fn taken(
     attributes: &Attributes<'_>,
     resource: &ResourceInfo,
     object: Value,
@@ -43,7 +42,7 @@ pub(in crate::admission) fn taken(
     let shape = resource.shape();
     let decoded = shape.decode_value(object).map_err(Status::internal)?;
     let mut value = decoded.object;
-    crate::object::set_type(&mut value, &resource.api_version(), resource.row.kind);
+    davit_registry::object::set_type(&mut value, &resource.api_version(), resource.row.kind);
     shape.default(&mut value);
     convert::stored_form(resource, value)
 }

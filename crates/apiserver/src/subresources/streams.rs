@@ -6,6 +6,7 @@ use std::time::Duration;
 use davit_access::query::{Query, encode};
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::status::{Qualified, Reason, Status};
+use davit_registry::object;
 use futures::StreamExt;
 use http::header::{CONNECTION, UPGRADE};
 use http::{Method, Request, Response, StatusCode};
@@ -17,7 +18,7 @@ use crate::context::{Context, HandlerResult};
 use crate::proxy::{Forward, node_backend, uri};
 use crate::server::ApiServer;
 use crate::websocket::{self, Encoding};
-use crate::{object, posted, respond};
+use crate::{posted, respond};
 
 /// How long somebody who reads a log over a WebSocket may take for a piece of it.
 const READING: Duration = Duration::from_secs(4 * 3600);

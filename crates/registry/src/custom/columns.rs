@@ -17,7 +17,7 @@ struct Column {
 
 /// The columns after the name.
 #[derive(Debug)]
-pub(crate) struct Columns(Vec<Column>);
+pub struct Columns(Vec<Column>);
 
 impl Columns {
     /// Reads `additionalPrinterColumns`; without any there is the age.
@@ -59,7 +59,7 @@ impl Columns {
     }
 
     /// `columnDefinitions`.
-    pub(crate) fn definitions(&self) -> Vec<Value> {
+    pub fn definitions(&self) -> Vec<Value> {
         let name = json!({
             "name": "Name", "type": "string", "format": "name",
             "description": "Name of the object, unique within its namespace", "priority": 0,
@@ -74,7 +74,7 @@ impl Columns {
     }
 
     /// The cells of an object.
-    pub(crate) fn cells(&self, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+    pub fn cells(&self, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let own = self.0.iter().map(|column| {
             let found = column
                 .path

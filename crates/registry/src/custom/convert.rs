@@ -11,21 +11,22 @@ use davit_webhook::{Call, ClientConfig, Webhooks};
 use serde_json::{Map, Value, json};
 
 use super::definition::{Conversion, Definition};
-use crate::metrics::ConversionMetrics;
+use super::metrics::ConversionMetrics;
 use crate::object;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Brings objects of one definition into a version.
 #[derive(Clone)]
-pub(crate) struct Converter {
+pub struct Converter {
     definition: Arc<Definition>,
     webhooks: Arc<Webhooks>,
     metrics: Arc<ConversionMetrics>,
 }
 
 impl Converter {
-    pub(crate) fn new(
+    /// For the objects of `definition`, by its webhook if it has one.
+    pub fn new(
         definition: Arc<Definition>,
         webhooks: Arc<Webhooks>,
         metrics: Arc<ConversionMetrics>,

@@ -44,14 +44,16 @@ pub(crate) enum Conversion {
 
 /// What all versions of a definition share.
 #[derive(Debug)]
-pub(crate) struct Definition {
+pub struct Definition {
     /// The definition's name, `plural.group`.
-    pub(crate) name: String,
-    pub(crate) list_kind: &'static str,
+    pub name: String,
+    /// The kind of its lists.
+    pub list_kind: &'static str,
+    /// The version that objects are stored in.
     pub(crate) storage_version: &'static str,
     pub(crate) conversion: Conversion,
     /// The definition is being deleted: nothing new comes.
-    pub(crate) terminating: bool,
+    pub terminating: bool,
     /// The definition as JSON, shared with the store: schemas are read from it when they are first
     /// needed, so that kinds nobody uses cost next to nothing.
     json: Bytes,
@@ -59,49 +61,63 @@ pub(crate) struct Definition {
 
 /// Paths of the scale subresource.
 #[derive(Debug, Clone)]
-pub(crate) struct Scale {
-    pub(crate) spec_replicas: SimplePath,
-    pub(crate) status_replicas: SimplePath,
-    pub(crate) label_selector: Option<SimplePath>,
+pub struct Scale {
+    /// Where an object says how many replicas are wanted.
+    pub spec_replicas: SimplePath,
+    /// Where it says how many there are.
+    pub status_replicas: SimplePath,
+    /// Where it says by which labels its pods are found, if it does.
+    pub label_selector: Option<SimplePath>,
 }
 
 /// One version of a custom kind.
 #[derive(Debug)]
-pub(crate) struct CustomVersion {
-    pub(crate) definition: Arc<Definition>,
-    pub(crate) version: &'static str,
-    pub(crate) api_version: String,
-    pub(crate) kind: &'static str,
-    pub(crate) scale: Option<Scale>,
-    pub(crate) columns: Columns,
+pub struct CustomVersion {
+    /// What all its versions share.
+    pub definition: Arc<Definition>,
+    /// `v1`.
+    pub version: &'static str,
+    /// `group/v1`.
+    pub api_version: String,
+    /// The kind of its objects.
+    pub kind: &'static str,
+    /// How it is scaled, if it is.
+    pub scale: Option<Scale>,
+    /// The columns of its tables.
+    pub columns: Columns,
     /// Labels of selectable fields (`spec.color`) and where they are.
-    pub(crate) selectable: Vec<(&'static str, SimplePath)>,
+    pub selectable: Vec<(&'static str, SimplePath)>,
     /// What users of a deprecated version are told.
-    pub(crate) deprecation: Option<String>,
+    pub deprecation: Option<String>,
     index: usize,
     schema: OnceLock<Structural>,
     rules: OnceLock<Rules>,
 }
 
 /// A version with the row it is served as.
-pub(crate) struct Served {
-    pub(crate) row: ResourceRow,
-    pub(crate) version: Arc<CustomVersion>,
-    pub(crate) strategy: Arc<CustomStrategy>,
+pub struct Served {
+    /// The names, verbs and subresources it is served under.
+    pub row: ResourceRow,
+    /// The version.
+    pub version: Arc<CustomVersion>,
+    /// Its rules.
+    pub strategy: Arc<CustomStrategy>,
 }
 
 /// The versions of a definition: those that are served, and the one objects are stored in, be it
 /// served or not.
-pub(crate) struct Versions {
-    pub(crate) served: Vec<Served>,
-    pub(crate) storage: Served,
+pub struct Versions {
+    /// Those that are served.
+    pub served: Vec<Served>,
+    /// The one objects are stored in.
+    pub storage: Served,
 }
 
 impl Definition {
     /// Reads a definition. `accepted` are the names it got.
     ///
     /// None when it has no storage version, which validation does not let pass.
-    pub(crate) fn versions(object: &Value, json: Bytes, accepted: &Value) -> Option<Versions> {
+    pub fn versions(object: &Value, json: Bytes, accepted: &Value) -> Option<Versions> {
         let spec = &object["spec"];
         let text = |value: &Value| intern(value.as_str().unwrap_or_default());
         let list = spec["versions"].as_array()?;
@@ -295,7 +311,7 @@ fn selectable(list: &Value) -> Vec<(&'static str, SimplePath)> {
 
 impl CustomVersion {
     /// The schema; read when first asked for.
-    pub(crate) fn schema(&self) -> &Structural {
+    pub fn schema(&self) -> &Structural {
         self.schema.get_or_init(|| {
             let schema = self.definition.schema(self.index);
             let parsed = schema.as_ref().map(Structural::parse);
@@ -313,7 +329,7 @@ impl CustomVersion {
     }
 
     /// The schema as it was written, for documents.
-    pub(crate) fn raw_schema(&self) -> Option<Value> {
+    pub fn raw_schema(&self) -> Option<Value> {
         self.definition.schema(self.index)
     }
 
@@ -324,7 +340,7 @@ impl CustomVersion {
     }
 
     /// The schema for server-side apply.
-    pub(crate) fn apply_schema(&self) -> Schema<'_> {
+    pub fn apply_schema(&self) -> Schema<'_> {
         let (types, root) = self.schema().types();
         Schema::new(types, root)
     }

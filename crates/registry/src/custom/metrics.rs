@@ -17,18 +17,21 @@ struct Labels {
 
 /// How long conversion webhooks took.
 #[derive(Debug)]
-pub(crate) struct ConversionMetrics {
+pub struct ConversionMetrics {
     durations: Family<Labels, Histogram>,
 }
 
-impl ConversionMetrics {
-    pub(super) fn new() -> Self {
+impl Default for ConversionMetrics {
+    fn default() -> Self {
         Self {
             durations: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
         }
     }
+}
 
-    pub(super) fn register(&self, registry: &mut Registry) {
+impl ConversionMetrics {
+    /// Puts them on a page of metrics.
+    pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "apiserver_crd_conversion_webhook_duration_seconds",
             "Time a conversion webhook took",

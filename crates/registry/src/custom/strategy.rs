@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::definition::CustomVersion;
 
 /// The strategy of one version of a custom kind.
-pub(crate) struct CustomStrategy {
+pub struct CustomStrategy {
     info: KindInfo,
     version: Arc<CustomVersion>,
     labels: Vec<&'static str>,

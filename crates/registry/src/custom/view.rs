@@ -9,7 +9,7 @@ use super::convert::Converter;
 use super::definition::{Conversion, CustomVersion};
 
 /// What stands between the storage and the users of one version.
-pub(crate) struct View {
+pub struct View {
     version: Arc<CustomVersion>,
     /// The version objects are stored in.
     storage: Arc<CustomVersion>,
@@ -20,7 +20,8 @@ pub(crate) struct View {
 }
 
 impl View {
-    pub(crate) fn new(
+    /// The objects stored as `storage` says, seen in `version`; `versions` are all that are served or stored.
+    pub fn new(
         version: Arc<CustomVersion>,
         storage: Arc<CustomVersion>,
         versions: Arc<[Arc<CustomVersion>]>,
@@ -46,7 +47,7 @@ impl View {
     }
 
     /// Whether objects of the storage version can be shown as they are cached.
-    pub(crate) fn shows_stored(&self) -> bool {
+    pub fn shows_stored(&self) -> bool {
         self.version.is_storage()
     }
 
@@ -55,7 +56,7 @@ impl View {
     ///
     /// # Errors
     /// When the conversion fails.
-    pub(crate) async fn read(&self, mut objects: Vec<Value>) -> Result<Vec<Value>, Status> {
+    pub async fn read(&self, mut objects: Vec<Value>) -> Result<Vec<Value>, Status> {
         let wanted = &self.version.api_version;
         let mut foreign = Vec::with_capacity(objects.len());
         for object in &mut objects {
@@ -87,7 +88,10 @@ impl View {
     }
 
     /// As [`View::read`] for one object.
-    pub(crate) async fn read_one(&self, object: Value) -> Result<Value, Status> {
+    ///
+    /// # Errors
+    /// When the conversion fails.
+    pub async fn read_one(&self, object: Value) -> Result<Value, Status> {
         let mut objects = self.read(vec![object]).await?;
         objects
             .pop()
