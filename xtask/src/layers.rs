@@ -47,8 +47,11 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-csi",
             "davit-flexvolume",
             "davit-disk",
+            "davit-pods",
+            "davit-podvolumes",
             "davit-containermanager",
             "davit-oci",
+            "davit-podimages",
         ],
     ),
     (

@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result, bail};
 use davit_api::features::Features;
-use davit_node::images::credentials::{self, CredentialOptions};
 use davit_node::kubelet_config::KubeletConfig;
 use davit_node::shutdown::Shutdown;
+use davit_podimages::credentials::{self, CredentialOptions};
 use davit_topology::Hardware;
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;

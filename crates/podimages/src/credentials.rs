@@ -13,9 +13,9 @@ pub use config::{ConfigError, Provider, TokenAttributes, TokenCache, read};
 
 use super::keyring::{self, Credential, Source};
 use super::pulled::CredentialOrigin;
-use crate::objects::ObjectSource;
-use crate::pod::PodExt;
 use cache::Cache;
+use davit_pods::objects::ObjectSource;
+use davit_pods::pod::PodExt;
 use davit_proto::cri::v1 as cri;
 use exec::{Request, Response};
 use futures::FutureExt;
@@ -52,7 +52,7 @@ pub struct CredentialProviders {
     bin_dir: PathBuf,
     cache: Arc<Mutex<Cache>>,
     running: Mutex<HashMap<String, WeakShared<Call>>>,
-    tokens: Mutex<HashMap<(String, String), crate::objects::Token>>,
+    tokens: Mutex<HashMap<(String, String), davit_pods::objects::Token>>,
 }
 
 /// What a plugin is told about the pod's service account.

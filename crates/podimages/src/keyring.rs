@@ -1,9 +1,9 @@
 //! Registry credentials from a pod's pull secrets.
 
 use super::pulled::CredentialOrigin;
-use crate::objects::ObjectSource;
-use crate::pod::PodExt;
 use base64::Engine as _;
+use davit_pods::objects::ObjectSource;
+use davit_pods::pod::PodExt;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use serde::Deserialize;
@@ -210,7 +210,7 @@ fn glob(pattern: &str, text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::FixedObjects;
+    use davit_pods::objects::FixedObjects;
     use serde_json::json;
 
     #[tokio::test]

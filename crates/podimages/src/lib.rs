@@ -1,11 +1,13 @@
 //! Image pulls: pull policy, back-off, pull secrets, and one pull at a time for one image.
 
-use crate::backoff::Backoff;
-use crate::objects::ObjectSource;
-use crate::pod::{PodExt, Role};
-use crate::status::Waiting;
+#![forbid(unsafe_code)]
+
 use davit_client::EventRecorder;
 use davit_oci::runtime::{Error as RuntimeError, Runtime};
+use davit_pods::backoff::Backoff;
+use davit_pods::objects::ObjectSource;
+use davit_pods::pod::Waiting;
+use davit_pods::pod::{PodExt, Role};
 use davit_proto::cri::v1 as cri;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod};
@@ -16,7 +18,6 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-pub mod collector;
 pub mod credentials;
 mod keyring;
 mod pulled;

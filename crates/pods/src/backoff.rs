@@ -14,7 +14,7 @@ struct Entry {
 
 /// Back-off of several items, each by its key.
 #[derive(Debug, Clone)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     initial: SignedDuration,
     max: SignedDuration,
     entries: HashMap<String, Entry>,
@@ -22,7 +22,7 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     /// Waits from `initial` doubling to `max`.
-    pub(crate) fn new(initial: SignedDuration, max: SignedDuration) -> Self {
+    pub fn new(initial: SignedDuration, max: SignedDuration) -> Self {
         Self {
             initial,
             max,
@@ -31,24 +31,19 @@ impl Backoff {
     }
 
     /// Container restarts: 10 s doubling to 5 min, forgotten after 10 min without failure.
-    pub(crate) fn container_restarts() -> Self {
+    pub fn container_restarts() -> Self {
         Self::new(SignedDuration::from_secs(10), SignedDuration::from_mins(5))
     }
 
     /// The whole wait that applies to `key`, zero when it never failed.
-    pub(crate) fn wait(&self, key: &str) -> SignedDuration {
+    pub fn wait(&self, key: &str) -> SignedDuration {
         self.entries
             .get(key)
             .map_or(SignedDuration::ZERO, |e| e.wait)
     }
 
     /// What is left of the wait when the last failure was at `since`; `None` when the item may go on.
-    pub(crate) fn remaining(
-        &self,
-        key: &str,
-        since: Timestamp,
-        now: Timestamp,
-    ) -> Option<SignedDuration> {
+    pub fn remaining(&self, key: &str, since: Timestamp, now: Timestamp) -> Option<SignedDuration> {
         let entry = self.entries.get(key)?;
         if self.expired(entry, since) {
             return None;
@@ -58,7 +53,7 @@ impl Backoff {
     }
 
     /// Notes an attempt after a failure at `since`: the next wait is twice as long, or the initial one after a quiet time.
-    pub(crate) fn next(&mut self, key: &str, since: Timestamp, now: Timestamp) {
+    pub fn next(&mut self, key: &str, since: Timestamp, now: Timestamp) {
         let wait = match self.entries.get(key) {
             Some(entry) if !self.expired(entry, since) => (entry.wait * 2).min(self.max),
             _ => self.initial,
@@ -68,7 +63,7 @@ impl Backoff {
     }
 
     /// Forgets one item.
-    pub(crate) fn forget(&mut self, key: &str) {
+    pub fn forget(&mut self, key: &str) {
         self.entries.remove(key);
     }
 

@@ -18,7 +18,7 @@ const UNITS: [(&str, f64); 8] = [
 ///
 /// # Errors
 /// What is wrong, for people.
-pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+pub fn parse(text: &str) -> Result<Duration, String> {
     let bad = || format!("{text:?} is not a duration");
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -48,7 +48,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// What is wrong, for people.
-pub(crate) fn parse_positive(text: &str) -> Result<Duration, String> {
+pub fn parse_positive(text: &str) -> Result<Duration, String> {
     match parse(text)? {
         Duration::ZERO => Err(format!("{text:?} is not longer than zero")),
         duration => Ok(duration),
@@ -56,7 +56,7 @@ pub(crate) fn parse_positive(text: &str) -> Result<Duration, String> {
 }
 
 /// Writes a duration as Go does: `1h0m0s`, `5m0s`, `1.5s`, `100ms`, `0s`.
-pub(crate) fn show(duration: Duration) -> String {
+pub fn show(duration: Duration) -> String {
     let below_a_second = duration.subsec_nanos();
     let seconds = duration.as_secs();
     if seconds == 0 && below_a_second != 0 {

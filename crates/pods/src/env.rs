@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Why a container's environment cannot be built; becomes the message of `CreateContainerConfigError`.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
     /// A ConfigMap or Secret that is not optional does not exist.
     #[error("{kind} \"{name}\" not found")]
     Missing {
@@ -72,7 +72,7 @@ const WORD: usize = 9;
 
 /// What the node itself knows and the downward API may show.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct NodeFacts {
+pub struct NodeFacts {
     /// Addresses of the node, the first is `status.hostIP`.
     pub host_ips: Vec<String>,
     /// Addresses of the pod's sandbox.
@@ -85,7 +85,7 @@ pub(crate) struct NodeFacts {
 
 /// A built environment.
 #[derive(Debug)]
-pub(crate) struct Environment {
+pub struct Environment {
     /// The variables in order, names unique.
     vars: Vec<(String, String)>,
     /// Where each is.
@@ -107,14 +107,14 @@ impl Environment {
     }
 
     /// The variables in order, names unique.
-    pub(crate) fn vars(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub fn vars(&self) -> impl Iterator<Item = (&str, &str)> {
         self.vars
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// Value of a variable.
-    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+    pub fn get(&self, name: &str) -> Option<&str> {
         self.places
             .get(name)
             .map(|place| self.vars[*place].1.as_str())
@@ -124,7 +124,7 @@ impl Environment {
     ///
     /// # Errors
     /// [`Error::TooLong`].
-    pub(crate) fn expand<'a>(
+    pub fn expand<'a>(
         &mut self,
         word: &str,
         others: impl Fn(&str) -> Option<Cow<'a, str>>,
@@ -163,7 +163,7 @@ impl Environment {
 ///
 /// # Errors
 /// [`Error`] for references that cannot be followed and are not optional.
-pub(crate) async fn build(
+pub async fn build(
     pod: &Pod,
     container: &Container,
     facts: &NodeFacts,
@@ -339,7 +339,7 @@ fn missing_key(
 ///
 /// # Errors
 /// [`Error::FieldPath`] for any other path.
-pub(crate) fn field_value(pod: &Pod, path: &str, facts: &NodeFacts) -> Result<String, Error> {
+pub fn field_value(pod: &Pod, path: &str, facts: &NodeFacts) -> Result<String, Error> {
     let meta = &pod.metadata;
     if let Some((map, key)) = path.split_once("['") {
         let key = key
@@ -381,7 +381,7 @@ pub(crate) fn field_value(pod: &Pod, path: &str, facts: &NodeFacts) -> Result<St
 }
 
 /// `key="value"` lines, sorted, as files of the downward API show labels and annotations.
-pub(crate) fn format_map(map: Option<&BTreeMap<String, String>>) -> String {
+pub fn format_map(map: Option<&BTreeMap<String, String>>) -> String {
     let lines: Vec<String> = map
         .into_iter()
         .flatten()
@@ -419,7 +419,7 @@ fn go_quote(text: &str) -> String {
 ///
 /// # Errors
 /// [`Error::Resource`] for unknown resources or containers.
-pub(crate) fn resource_value(
+pub fn resource_value(
     pod: &Pod,
     own: Option<&Container>,
     selector: &ResourceFieldSelector,

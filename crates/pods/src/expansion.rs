@@ -4,13 +4,13 @@ use std::borrow::Cow;
 
 /// The text has become longer than it may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TooLong;
+pub struct TooLong;
 
 /// Replaces `$(NAME)` by what `lookup` gives; references it does not know stay as written and `$$` is a literal `$`.
 ///
 /// # Errors
 /// The result has more than `limit` bytes: a value may be named any number of times, also by one that is named itself.
-pub(crate) fn expand<'a>(
+pub fn expand<'a>(
     input: &str,
     limit: usize,
     mut lookup: impl FnMut(&str) -> Option<Cow<'a, str>>,

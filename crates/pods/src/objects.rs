@@ -13,10 +13,10 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::Value;
 use std::time::Duration;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "test-support"))]
 mod fixed;
-#[cfg(test)]
-pub(crate) use fixed::FixedObjects;
+#[cfg(any(test, feature = "test-support"))]
+pub use fixed::FixedObjects;
 
 const TRUST_BUNDLE: &str = "clustertrustbundle";
 
@@ -102,13 +102,13 @@ pub trait ObjectSource: Send + Sync {
 }
 
 /// Reads from the API server at each call, so that a pod always starts with the newest content.
-pub(crate) struct ApiObjects {
+pub struct ApiObjects {
     client: kube::Client,
 }
 
 impl ApiObjects {
     /// Reads through `client`.
-    pub(crate) fn new(client: kube::Client) -> Self {
+    pub fn new(client: kube::Client) -> Self {
         Self { client }
     }
 

@@ -5,11 +5,11 @@ use davit_beneath::private_dir;
 use std::path::{Path, PathBuf};
 
 /// Mode of directories that only the node and its group may enter, as the original has it.
-pub(crate) const PRIVATE_DIR: u32 = 0o750;
+pub const PRIVATE_DIR: u32 = 0o750;
 
 /// The directories of one node agent.
 #[derive(Debug, Clone)]
-pub(crate) struct Paths {
+pub struct Paths {
     root: PathBuf,
     pod_logs: PathBuf,
     container_logs: PathBuf,
@@ -18,7 +18,7 @@ pub(crate) struct Paths {
 impl Paths {
     /// `root` is the equivalent of `/var/lib/kubelet`, `pod_logs` of `/var/log/pods`; links for log collectors go to
     /// `containers` beside the latter.
-    pub(crate) fn new(root: PathBuf, pod_logs: PathBuf) -> Self {
+    pub fn new(root: PathBuf, pod_logs: PathBuf) -> Self {
         let container_logs = pod_logs
             .parent()
             .unwrap_or(Path::new("/"))
@@ -36,7 +36,7 @@ impl Paths {
     ///
     /// # Errors
     /// One cannot be made or changed.
-    pub(crate) fn protect(&self) -> davit_beneath::Result<()> {
+    pub fn protect(&self) -> davit_beneath::Result<()> {
         private_dir(&self.root, PRIVATE_DIR)?;
         private_dir(self.pki(), 0o700)?;
         private_dir(&self.pod_logs, PRIVATE_DIR)?;
@@ -54,48 +54,42 @@ impl Paths {
     }
 
     /// The root directory.
-    pub(crate) fn root(&self) -> &Path {
+    pub fn root(&self) -> &Path {
         &self.root
     }
 
     /// Directory of the node server's certificate.
-    pub(crate) fn pki(&self) -> PathBuf {
+    pub fn pki(&self) -> PathBuf {
         self.root.join("pki")
     }
 
     /// Directory of the records of images' pulls.
-    pub(crate) fn image_manager(&self) -> PathBuf {
+    pub fn image_manager(&self) -> PathBuf {
         self.root.join("image_manager")
     }
 
     /// Directory below which each pod has its own.
-    pub(crate) fn pods(&self) -> PathBuf {
+    pub fn pods(&self) -> PathBuf {
         self.root.join("pods")
     }
 
     /// Everything the node keeps for one pod.
-    pub(crate) fn pod(&self, uid: &str) -> PathBuf {
+    pub fn pod(&self, uid: &str) -> PathBuf {
         self.pods().join(uid)
     }
 
     /// Directory of one volume; `plugin` in the escaped form (`kubernetes.io~empty-dir`).
-    pub(crate) fn volume(&self, uid: &str, plugin: &str, name: &str) -> PathBuf {
+    pub fn volume(&self, uid: &str, plugin: &str, name: &str) -> PathBuf {
         self.pod(uid).join("volumes").join(plugin).join(name)
     }
 
     /// Link to the device of one volume; `plugin` in the escaped form (`kubernetes.io~csi`).
-    pub(crate) fn volume_device(&self, uid: &str, plugin: &str, name: &str) -> PathBuf {
+    pub fn volume_device(&self, uid: &str, plugin: &str, name: &str) -> PathBuf {
         self.pod(uid).join("volumeDevices").join(plugin).join(name)
     }
 
     /// Bind mount that stands for one `subPath` of one container.
-    pub(crate) fn subpath(
-        &self,
-        uid: &str,
-        volume: &str,
-        container: &str,
-        index: usize,
-    ) -> PathBuf {
+    pub fn subpath(&self, uid: &str, volume: &str, container: &str, index: usize) -> PathBuf {
         self.pod(uid)
             .join("volume-subpaths")
             .join(volume)
@@ -104,32 +98,32 @@ impl Paths {
     }
 
     /// Per-container directory (termination messages).
-    pub(crate) fn container(&self, uid: &str, container: &str) -> PathBuf {
+    pub fn container(&self, uid: &str, container: &str) -> PathBuf {
         self.pod(uid).join("containers").join(container)
     }
 
     /// The pod's `/etc/hosts`.
-    pub(crate) fn hosts_file(&self, uid: &str) -> PathBuf {
+    pub fn hosts_file(&self, uid: &str) -> PathBuf {
         self.pod(uid).join("etc-hosts")
     }
 
     /// Directory below which each pod has its log directory.
-    pub(crate) fn log_root(&self) -> &Path {
+    pub fn log_root(&self) -> &Path {
         &self.pod_logs
     }
 
     /// Log directory of a pod.
-    pub(crate) fn pod_log_dir(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
+    pub fn pod_log_dir(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
         self.pod_logs.join(format!("{namespace}_{name}_{uid}"))
     }
 
     /// Directory of the links that log collectors follow.
-    pub(crate) fn container_log_links(&self) -> &Path {
+    pub fn container_log_links(&self) -> &Path {
         &self.container_logs
     }
 
     /// Link for one container's current log.
-    pub(crate) fn container_log_link(
+    pub fn container_log_link(
         &self,
         namespace: &str,
         pod: &str,

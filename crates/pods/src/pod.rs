@@ -42,6 +42,15 @@ impl Role {
     }
 }
 
+/// Why a container waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// CamelCase reason (`ErrImagePull`, `CrashLoopBackOff`, …).
+    pub reason: String,
+    /// What happened.
+    pub message: String,
+}
+
 /// What the node asks of a pod.
 pub trait PodExt {
     /// The pod's UID, empty when it has none.

@@ -7,9 +7,9 @@
 use super::error::{Cause, io_error};
 use super::mounts::Mounter;
 use super::{Volumes, blocking, missing};
-use crate::paths::PRIVATE_DIR;
-use crate::pod::PodExt;
 use davit_beneath::private_dir;
+use davit_pods::paths::PRIVATE_DIR;
+use davit_pods::pod::PodExt;
 use k8s_openapi::api::core::v1::Pod;
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -179,7 +179,7 @@ impl Volumes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volumes::mounts::NoMounter;
+    use crate::mounts::NoMounter;
 
     #[test]
     fn a_pod_is_marked_once_and_the_directory_goes_with_the_last() {

@@ -1,8 +1,8 @@
 //! From a pod's volume to the persistent volume that its claim is bound to.
 
 use super::error::Cause;
-use crate::objects::ObjectSource;
-use crate::pod::PodExt;
+use davit_pods::objects::ObjectSource;
+use davit_pods::pod::PodExt;
 use davit_volume::annotations::{CLAIM_PROTECTION, MOUNT_OPTIONS};
 use davit_volume::binding::{annotation, claim_ref, uid_of, volume_name};
 use davit_volume::pod::{PodClaim, claims_of, is_made_for};
@@ -175,7 +175,7 @@ fn check_use(volume: &str, usage: Use, is_block: bool) -> Result<(), Cause> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::FixedObjects;
+    use davit_pods::objects::FixedObjects;
     use serde_json::{Value, json};
 
     fn pod() -> Pod {

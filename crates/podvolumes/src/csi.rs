@@ -15,8 +15,6 @@ use super::claims::Claimed;
 use super::error::{Cause, Error, io_error};
 use super::node_expand::When;
 use super::{Ready, Volumes, fs_group, group_of};
-use crate::paths::PRIVATE_DIR;
-use crate::pod::PodExt;
 use davit_beneath::mountinfo::is_mount_point;
 use davit_beneath::private_dir;
 use davit_csi::fs_group::{FsGroup, decide};
@@ -26,6 +24,8 @@ use davit_csi::vol_data::{self, PublishData, StageData, VOL_DATA};
 use davit_csi::{
     Capabilities, Class, CsiVolume, DriverClient, DriverSettings, LifecycleMode, paths,
 };
+use davit_pods::paths::PRIVATE_DIR;
+use davit_pods::pod::PodExt;
 use k8s_openapi::api::authentication::v1::TokenRequestStatus;
 use k8s_openapi::api::core::v1::{CSIVolumeSource, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

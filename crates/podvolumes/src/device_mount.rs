@@ -25,7 +25,7 @@ const FSCK_UNCORRECTED: i32 = 4;
 
 /// Why a device is not mounted.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DeviceError {
+pub enum DeviceError {
     /// What is on it cannot be found out, so nothing is made on it.
     #[error("failed to get disk format of disk {}: {cause}", device.display())]
     Unknown {

@@ -2,8 +2,8 @@
 
 use super::error::{Cause, io_error};
 use super::{Volumes, blocking, group_of};
-use crate::pod::PodExt;
-use crate::resources;
+use davit_pods::pod::PodExt;
+use davit_pods::resources;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;

@@ -4,7 +4,7 @@ use std::io;
 
 /// Why a volume of a pod is not ready.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
     /// It cannot be mounted.
     #[error("MountVolume.SetUp failed for volume \"{volume}\" : {cause}")]
     SetUp {
@@ -54,7 +54,7 @@ pub(crate) enum Error {
 
 impl Error {
     /// The CSI driver that takes no more volumes on this node, if that is it.
-    pub(crate) fn full_driver(&self) -> Option<&str> {
+    pub fn full_driver(&self) -> Option<&str> {
         match self {
             Self::SetUp { cause, .. } | Self::Map { cause, .. } => match cause {
                 Cause::AttachLimit { driver, .. } => Some(driver),
@@ -65,7 +65,7 @@ impl Error {
     }
 
     /// The reason of the event that tells it.
-    pub(crate) fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> &'static str {
         match self {
             Self::SetUp { .. }
             | Self::Expand { .. }
@@ -78,7 +78,7 @@ impl Error {
 
 /// What failed about one volume.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Cause {
+pub enum Cause {
     /// An object that is not optional does not exist.
     #[error("{kind} \"{name}\" not found")]
     Missing {
@@ -116,10 +116,10 @@ pub(crate) enum Cause {
     },
     /// Reading an object failed.
     #[error(transparent)]
-    Object(#[from] crate::objects::Error),
+    Object(#[from] davit_pods::objects::Error),
     /// A field of the downward API.
     #[error(transparent)]
-    Field(#[from] crate::env::Error),
+    Field(#[from] davit_pods::env::Error),
     /// Files or mounts.
     #[error("{what}: {source}")]
     Io {

@@ -11,12 +11,12 @@ use super::claims::Claimed;
 use super::error::{Cause, Error, io_error};
 use super::node_expand::When;
 use super::{Ready, Volumes, blocking, device_mount, fs_group, group_of};
-use crate::paths::PRIVATE_DIR;
-use crate::pod::PodExt;
 use davit_beneath::private_dir;
 use davit_flexvolume::{
     AttachWait, FlexDriver, FlexVolume, MountingPod, Outcome, paths, secret_values,
 };
+use davit_pods::paths::PRIVATE_DIR;
+use davit_pods::pod::PodExt;
 use davit_volume::names::{pod_volume_name, unique_volume_name};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{FlexVolumeSource, PersistentVolume, Pod};

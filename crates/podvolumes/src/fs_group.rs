@@ -2,8 +2,8 @@
 
 use super::Volumes;
 use super::error::{Cause, io_error};
-use crate::pod::PodExt;
 use davit_beneath::{Inode, Links, Permissions, Root};
+use davit_pods::pod::PodExt;
 use k8s_openapi::api::core::v1::Pod;
 use rustix::fs::FileType;
 use std::io;

@@ -14,7 +14,7 @@ const NO_HELPER: &str = "bad option; for several filesystems (e.g. nfs, cifs) yo
 /// Why the host's helper has not mounted a volume, in upstream's form.
 #[derive(Debug, thiserror::Error)]
 #[error("mount failed: {status}\nMounting command: {helper}\nMounting arguments: {}\nOutput: {output}", .arguments.join(" "))]
-pub(crate) struct HelperError {
+pub struct HelperError {
     helper: &'static str,
     status: String,
     arguments: Vec<String>,

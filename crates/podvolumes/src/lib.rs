@@ -3,6 +3,8 @@
 //! What is mounted is known from the disk and the kernel alone: nothing has to be remembered over a restart. Kinds that
 //! are not built are refused with an error that says so.
 
+#![forbid(unsafe_code)]
+
 mod block;
 mod claims;
 mod csi;
@@ -16,8 +18,8 @@ mod helper;
 mod host_path;
 mod local;
 mod locks;
-pub(crate) mod mount_options;
-pub(crate) mod mounts;
+mod mount_options;
+pub mod mounts;
 mod nfs;
 mod node_expand;
 mod persistent;
@@ -27,15 +29,11 @@ mod sub_paths;
 mod tokens;
 mod trust_bundle;
 
-pub(crate) use error::{Cause, Error};
-pub(crate) use stats::VolumeFigures;
-pub(crate) use stats::file_system;
-pub(crate) use sub_paths::{SubPath, too_many as too_many_sub_paths};
+pub use error::{Cause, Error};
+pub use local::record_of;
+pub use stats::{VolumeFigures, file_system};
+pub use sub_paths::{SubPath, too_many as too_many_sub_paths};
 
-use crate::env::NodeFacts;
-use crate::objects::ObjectSource;
-use crate::paths::{PRIVATE_DIR, Paths};
-use crate::pod::PodExt;
 use claims::Use;
 use davit_beneath::mountinfo::{is_there, mount_points};
 use davit_beneath::{Links, Root, private_dir};
@@ -43,6 +41,10 @@ use davit_client::{EventRecorder, Informer};
 use davit_csi::Drivers;
 use davit_disk::{Directories, published};
 use davit_flexvolume::{DEFAULT_PLUGIN_DIR, FlexDrivers};
+use davit_pods::env::NodeFacts;
+use davit_pods::objects::ObjectSource;
+use davit_pods::paths::{PRIVATE_DIR, Paths};
+use davit_pods::pod::PodExt;
 use error::io_error;
 use file_waits::FileWaits;
 use futures::future::join_all;
@@ -64,7 +66,7 @@ use tokio::sync::Notify;
 
 /// A volume that containers can be given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Ready {
+pub enum Ready {
     /// A directory or a file.
     Directory {
         /// Where it is on the node.
@@ -83,7 +85,7 @@ pub(crate) enum Ready {
 
 impl Ready {
     /// Where it is on the node.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         match self {
             Self::Directory { path, .. } | Self::Device { path, .. } => path,
         }
@@ -91,10 +93,10 @@ impl Ready {
 }
 
 /// A pod's volumes by their names in the pod.
-pub(crate) type Mounted = BTreeMap<String, Ready>;
+pub type Mounted = BTreeMap<String, Ready>;
 
 /// Makes and removes volumes.
-pub(crate) struct Volumes {
+pub struct Volumes {
     paths: Paths,
     mounter: Arc<dyn Mounter>,
     objects: Arc<dyn ObjectSource>,
@@ -136,11 +138,7 @@ pub(crate) struct Volumes {
 
 impl Volumes {
     /// Volumes below `paths`.
-    pub(crate) fn new(
-        paths: Paths,
-        mounter: Arc<dyn Mounter>,
-        objects: Arc<dyn ObjectSource>,
-    ) -> Self {
+    pub fn new(paths: Paths, mounter: Arc<dyn Mounter>, objects: Arc<dyn ObjectSource>) -> Self {
         Self {
             paths,
             mounter,
@@ -170,7 +168,7 @@ impl Volumes {
 
     /// Volumes of the CSI drivers that register on this node. `look` has the node's status computed.
     #[must_use]
-    pub(crate) fn with_drivers(
+    pub fn with_drivers(
         mut self,
         drivers: Arc<Drivers>,
         node_name: &str,
@@ -185,27 +183,27 @@ impl Volumes {
 
     /// Volumes of these FlexVolume drivers.
     #[must_use]
-    pub(crate) fn with_flex_drivers(mut self, drivers: FlexDrivers) -> Self {
+    pub fn with_flex_drivers(mut self, drivers: FlexDrivers) -> Self {
         self.flex_drivers = drivers;
         self
     }
 
     /// Volumes of davit's own provisioner in this directory.
     #[must_use]
-    pub(crate) fn with_own(mut self, root: Option<&Path>) -> Self {
+    pub fn with_own(mut self, root: Option<&Path>) -> Self {
         self.own = root.map(|root| Directories::at(root.to_owned()));
         self
     }
 
     /// Tells what takes long or looks wrong by events on the pods.
     #[must_use]
-    pub(crate) fn with_events(mut self, recorder: EventRecorder) -> Self {
+    pub fn with_events(mut self, recorder: EventRecorder) -> Self {
         self.recorder = Some(recorder);
         self
     }
 
     /// The metrics of claims.
-    pub(crate) fn collector(&self) -> Box<dyn Collector> {
+    pub fn collector(&self) -> Box<dyn Collector> {
         Box::new(self.placed.clone())
     }
 
@@ -228,7 +226,7 @@ impl Volumes {
     ///
     /// # Errors
     /// All volumes that cannot be made.
-    pub(crate) async fn setup(&self, pod: &Pod, facts: &NodeFacts) -> Result<Mounted, Vec<Error>> {
+    pub async fn setup(&self, pod: &Pod, facts: &NodeFacts) -> Result<Mounted, Vec<Error>> {
         let used = claims::used(pod);
         let wanted: Vec<(&Volume, Use)> = pod
             .pod_spec()
@@ -398,7 +396,7 @@ impl Volumes {
     }
 
     /// Whether some pod of this node has the volume mounted, or may have.
-    pub(crate) fn is_local_volume_used(&self, volume: &str) -> bool {
+    pub fn is_local_volume_used(&self, volume: &str) -> bool {
         let has_device = || !self.local_map(volume).pods().is_empty();
         !self.others_with("", local::PLUGIN, volume).is_empty() || has_device()
     }
@@ -424,7 +422,7 @@ impl Volumes {
     ///
     /// # Errors
     /// Mounts that stay, or files that cannot be removed. Nothing behind a mount that stays is removed.
-    pub(crate) async fn unmount(&self, uid: &str) -> io::Result<()> {
+    pub async fn unmount(&self, uid: &str) -> io::Result<()> {
         let parts = &["volumes", "volume-subpaths", "volumeDevices"];
         self.take_down(uid, parts).await
     }
@@ -433,7 +431,7 @@ impl Volumes {
     ///
     /// # Errors
     /// Mounts that stay, or files that cannot be removed. Nothing behind a mount that stays is removed.
-    pub(crate) async fn teardown(&self, uid: &str) -> io::Result<()> {
+    pub async fn teardown(&self, uid: &str) -> io::Result<()> {
         self.take_down(uid, &[""]).await
     }
 
@@ -485,7 +483,7 @@ fn missing(result: io::Result<()>) -> io::Result<()> {
 }
 
 /// Whether these are all volumes that the pod's containers use.
-pub(crate) fn are_all(pod: &Pod, mounted: &Mounted) -> bool {
+pub fn are_all(pod: &Pod, mounted: &Mounted) -> bool {
     claims::used(pod)
         .keys()
         .all(|name| mounted.contains_key(name))

@@ -6,13 +6,13 @@ use super::claims::Claimed;
 use super::error::{Cause, io_error};
 use super::node_expand::When;
 use super::{Ready, Volumes, blocking, device_mount, fs_group, mount_options};
-use crate::local_volumes::own_record;
-use crate::paths::PRIVATE_DIR;
-use crate::pod::PodExt;
 use davit_beneath::private_dir;
 use davit_disk::{Directories, VolumeRecord};
+use davit_pods::paths::PRIVATE_DIR;
+use davit_pods::pod::PodExt;
+use davit_volume::binding::{claim_ref, uid_of};
 use davit_volume::local::State;
-use k8s_openapi::api::core::v1::{LocalVolumeSource, Pod};
+use k8s_openapi::api::core::v1::{LocalVolumeSource, PersistentVolume, Pod};
 use rustix::fs::FileType;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,6 +23,24 @@ pub(super) const PLUGIN: &str = "kubernetes.io~local-volume";
 
 /// The plugin's directory below the node's: file systems on devices in `mounts`, devices of pods in `volumeDevices`.
 const BELOW: &str = "plugins/kubernetes.io/local-volume";
+
+/// Whose a volume is, if it is one of davit's own provisioner.
+pub(super) fn own_record(volume: &PersistentVolume) -> Option<VolumeRecord> {
+    davit_volume::local::is_ours(volume)
+        .then(|| record_of(volume))
+        .flatten()
+}
+
+/// The record that the directory or image of a volume has beside it: whose it is.
+pub fn record_of(volume: &PersistentVolume) -> Option<VolumeRecord> {
+    let reference = claim_ref(volume)?;
+    Some(VolumeRecord {
+        pv: volume.metadata.name.clone()?,
+        namespace: reference.namespace.clone()?,
+        claim: reference.name.clone()?,
+        uid: uid_of(reference)?.to_owned(),
+    })
+}
 
 /// What is at a volume's path, held open: what was looked at is what is used.
 enum LocalPath {

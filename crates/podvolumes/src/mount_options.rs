@@ -5,21 +5,21 @@ use rustix::mount::MountFlags;
 
 /// Options for one mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MountOptions(MountFlags);
+pub struct MountOptions(MountFlags);
 
 impl MountOptions {
     /// Nothing is asked for.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// `ro` is asked for.
-    pub(crate) fn read_only(&self) -> bool {
+    pub fn read_only(&self) -> bool {
         self.0.contains(MountFlags::RDONLY)
     }
 
     /// As the kernel takes them.
-    pub(crate) fn flags(&self) -> MountFlags {
+    pub fn flags(&self) -> MountFlags {
         self.0
     }
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Mounts of volumes.
-pub(crate) trait Mounter: Send + Sync {
+pub trait Mounter: Send + Sync {
     /// Whether something is mounted exactly on `path`.
     ///
     /// # Errors
@@ -49,14 +49,14 @@ pub(crate) trait Mounter: Send + Sync {
 
 /// A directory that is a shared mount until this is dropped, however the agent ends.
 #[derive(Default)]
-pub(crate) struct SharedMount(Option<(Arc<dyn Mounter>, PathBuf)>);
+pub struct SharedMount(Option<(Arc<dyn Mounter>, PathBuf)>);
 
 impl SharedMount {
     /// Makes it one.
     ///
     /// # Errors
     /// As [`Mounter::make_shared`].
-    pub(crate) fn make(&mut self, mounter: &Arc<dyn Mounter>, path: &Path) -> io::Result<()> {
+    pub fn make(&mut self, mounter: &Arc<dyn Mounter>, path: &Path) -> io::Result<()> {
         let path = path.canonicalize()?;
         let (_, path) = self.0.insert((mounter.clone(), path));
         mounter.make_shared(path)
@@ -73,7 +73,7 @@ impl Drop for SharedMount {
 
 /// Real mounts; needs root.
 #[derive(Debug, Default)]
-pub(crate) struct SystemMounter;
+pub struct SystemMounter;
 
 impl Mounter for SystemMounter {
     fn is_mount_point(&self, path: &Path) -> io::Result<bool> {
@@ -181,7 +181,7 @@ impl Mounter for SystemMounter {
 
 /// No mounts at all: plain directories stand in for memory file systems, and sub-paths are used where they are.
 #[derive(Debug, Default)]
-pub(crate) struct NoMounter;
+pub struct NoMounter;
 
 impl Mounter for NoMounter {
     fn is_mount_point(&self, _: &Path) -> io::Result<bool> {

@@ -2,9 +2,9 @@
 
 use super::error::{Cause, io_error};
 use super::{Ready, Volumes, blocking, helper, missing, unmount_below};
-use crate::paths::PRIVATE_DIR;
-use crate::pod::PodExt;
 use davit_beneath::private_dir;
+use davit_pods::paths::PRIVATE_DIR;
+use davit_pods::pod::PodExt;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{NFSVolumeSource, Pod};
 use std::collections::BTreeSet;

@@ -3,11 +3,11 @@
 use super::Volumes;
 use super::claims::Claimed;
 use super::error::Cause;
-use crate::pod::PodExt;
 use davit_api::quantity::Quantity;
 use davit_client::object_ref;
 use davit_csi::Class;
 use davit_flexvolume::Outcome;
+use davit_pods::pod::PodExt;
 use davit_volume::annotations::NODE_EXPANSION_NOT_REQUIRED;
 use davit_volume::binding::annotation;
 use davit_volume::matching::{capacity_of, request_of, size_of};

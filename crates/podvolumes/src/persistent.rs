@@ -3,8 +3,8 @@
 use super::claims::Claimed;
 use super::error::{Cause, Error};
 use super::{Ready, Volumes, csi, flex, host_path, local, nfs};
-use crate::env::NodeFacts;
-use crate::pod::PodExt;
+use davit_pods::env::NodeFacts;
+use davit_pods::pod::PodExt;
 use davit_volume::matching::fits_node;
 use k8s_openapi::api::core::v1::{PersistentVolumeSpec, Pod};
 

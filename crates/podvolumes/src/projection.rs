@@ -1,10 +1,10 @@
 //! The files that objects, tokens and pod fields become in a volume.
 
 use super::{Cause, Volumes, trust_bundle};
-use crate::env::{NodeFacts, field_value, resource_value};
-use crate::objects::ObjectSource;
-use crate::pod::PodExt;
 use davit_disk::published::{File, Payload};
+use davit_pods::env::{NodeFacts, field_value, resource_value};
+use davit_pods::objects::ObjectSource;
+use davit_pods::pod::PodExt;
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource,
     SecretVolumeSource,

@@ -5,9 +5,8 @@
 
 use super::claims::Claimed;
 use super::{Ready, Volumes};
-use crate::eviction::measure::directory;
-use crate::pod::PodExt;
 use davit_csi::VolumeStats;
+use davit_pods::pod::PodExt;
 use davit_proto::csi::v1::NodeGetVolumeStatsRequest;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Volume};
@@ -87,7 +86,7 @@ enum Source {
 
 /// A claim by its names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-pub(crate) struct ClaimName {
+pub struct ClaimName {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -96,7 +95,7 @@ pub(crate) struct ClaimName {
 
 /// How full one volume of a pod is. What is not known is zero, as upstream has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct VolumeFigures {
+pub struct VolumeFigures {
     /// When it was measured.
     pub time: Timestamp,
     /// The claim, if there is one.
@@ -122,7 +121,7 @@ pub(super) struct PlacedVolumes(Arc<Mutex<BTreeMap<String, BTreeMap<String, Plac
 
 /// A volume to be measured.
 #[derive(Debug)]
-pub(crate) struct Due {
+pub struct Due {
     uid: String,
     volume: String,
     source: Source,
@@ -219,7 +218,7 @@ impl Volumes {
     }
 
     /// The newest figures of a pod's volumes, by their names in the pod.
-    pub(crate) fn figures(&self, uid: &str) -> BTreeMap<String, VolumeFigures> {
+    pub fn figures(&self, uid: &str) -> BTreeMap<String, VolumeFigures> {
         let placed = self.placed.0.lock();
         let of_pod = placed.get(uid).into_iter().flatten();
         of_pod
@@ -228,7 +227,7 @@ impl Volumes {
     }
 
     /// The volumes that are to be measured: all, or those that never were. Those that are being measured are left alone.
-    pub(crate) fn due(&self, all: bool) -> Vec<Due> {
+    pub fn due(&self, all: bool) -> Vec<Due> {
         let mut due = Vec::new();
         for (uid, volumes) in self.placed.0.lock().iter_mut() {
             for (name, volume) in volumes {
@@ -248,7 +247,7 @@ impl Volumes {
     }
 
     /// Measures a volume.
-    pub(crate) async fn measure(&self, due: Due) {
+    pub async fn measure(&self, due: Due) {
         let numbers = self.numbers(due.source).await;
         let mut placed = self.placed.0.lock();
         let of_pod = placed.get_mut(&due.uid);
@@ -343,7 +342,7 @@ fn number(n: u64) -> i64 {
 }
 
 /// Figures of a whole file system, by a path that pods do not shape.
-pub(crate) fn file_system(path: &Path) -> io::Result<VolumeStats> {
+pub fn file_system(path: &Path) -> io::Result<VolumeStats> {
     let stat = rustix::fs::statvfs(path)?;
     let bytes = |blocks: u64| number(blocks.saturating_mul(stat.f_frsize));
     Ok(VolumeStats {
@@ -359,7 +358,8 @@ pub(crate) fn file_system(path: &Path) -> io::Result<VolumeStats> {
 
 /// What is in a directory, on a file system that others use too.
 fn tree(path: &Path) -> io::Result<VolumeStats> {
-    let known = directory(path, Instant::now() + MEASURING);
+    let known = davit_beneath::disk_use(path, Instant::now() + MEASURING);
+    let known = known.map(|(bytes, inodes)| (number(bytes), number(inodes)));
     let (used_bytes, inodes_used) = known.ok_or(io::ErrorKind::TimedOut)?;
     Ok(VolumeStats {
         used_bytes,
@@ -379,9 +379,11 @@ fn device(path: &Path) -> io::Result<VolumeStats> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::FixedObjects;
-    use crate::paths::Paths;
-    use crate::volumes::mounts::NoMounter;
+    use crate::mounts::NoMounter;
+    use davit_pods::objects::FixedObjects;
+    use davit_pods::paths::Paths;
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
     use serde_json::json;
 
     fn volumes(root: &Path) -> Volumes {
@@ -421,9 +423,10 @@ mod tests {
         };
         let of_pod = BTreeMap::from([("v".to_owned(), volume)]);
         placed.0.lock().insert("u".to_owned(), of_pod);
-        let metrics = crate::metrics::Metrics::new("n", |_| {}, |_| {});
-        metrics.add_collector(Box::new(placed));
-        let text = metrics.encode();
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(placed));
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
         let labels = "{namespace=\"ns\",persistentvolumeclaim=\"data\"}";
         for line in [
             format!("kubelet_volume_stats_capacity_bytes{labels} 7"),

@@ -2,9 +2,9 @@
 
 use super::Volumes;
 use super::mounts::Mounter;
-use crate::paths::PRIVATE_DIR;
-use crate::pod::PodExt;
 use davit_beneath::{Inode, Links, Root, private_dir};
+use davit_pods::paths::PRIVATE_DIR;
+use davit_pods::pod::PodExt;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use rustix::fs::FileType;
 use std::io;
@@ -18,24 +18,24 @@ const IN_POD: usize = 512;
 
 /// One part of a volume for one container.
 #[derive(Debug)]
-pub(crate) struct SubPath {
+pub struct SubPath {
     /// The volume's name in the pod.
-    pub(crate) volume: String,
+    pub volume: String,
     /// Which of the container's mounts it is.
-    pub(crate) index: usize,
+    pub index: usize,
     /// Where the volume is.
-    pub(crate) root: PathBuf,
+    pub root: PathBuf,
     /// What of it.
-    pub(crate) path: String,
+    pub path: String,
 }
 
 /// A part of a volume that a container cannot have.
 #[derive(Debug)]
-pub(crate) struct SubPathError {
+pub struct SubPathError {
     /// The volume's name in the pod.
-    pub(crate) volume: String,
+    pub volume: String,
     /// Why.
-    pub(crate) cause: String,
+    pub cause: String,
 }
 
 impl Volumes {
@@ -44,7 +44,7 @@ impl Volumes {
     ///
     /// # Errors
     /// The first part that cannot be had, or file systems that do not answer.
-    pub(crate) async fn mount_sub_paths(
+    pub async fn mount_sub_paths(
         &self,
         pod: &Pod,
         container: &str,
@@ -80,7 +80,7 @@ impl Volumes {
 }
 
 /// Why a container has more of such mounts than the node makes: each costs the kernel and every container on the node.
-pub(crate) fn too_many(pod: &Pod, container: &Container) -> Option<String> {
+pub fn too_many(pod: &Pod, container: &Container) -> Option<String> {
     let of = |container: &Container| {
         let mounts = container.volume_mounts.iter().flatten();
         let is_part = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());

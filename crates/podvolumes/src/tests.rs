@@ -1,5 +1,5 @@
 use super::*;
-use crate::objects::FixedObjects;
+use davit_pods::objects::FixedObjects;
 use mounts::NoMounter;
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;

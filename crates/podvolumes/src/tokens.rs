@@ -1,8 +1,8 @@
 //! Service account tokens that volumes bring: those of projected files and those that CSI drivers ask for.
 
 use super::error::Cause;
-use crate::objects::{ObjectSource, Token};
-use crate::pod::PodExt;
+use davit_pods::objects::{ObjectSource, Token};
+use davit_pods::pod::PodExt;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use std::collections::HashMap;

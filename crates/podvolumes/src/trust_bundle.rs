@@ -2,8 +2,8 @@
 //! signer that labels select, each certificate once.
 
 use super::Cause;
-use crate::objects::ObjectSource;
 use davit_api::labels::{Selector, SelectorError};
+use davit_pods::objects::ObjectSource;
 use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
 use k8s_openapi::api::core::v1::ClusterTrustBundleProjection;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 /// Why there is nothing to project.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
     /// The source says nothing about which bundles.
     #[error("ClusterTrustBundle projection requires either name or signerName to be set")]
     Unnamed,
@@ -88,7 +88,7 @@ fn pem(der: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::FixedObjects;
+    use davit_pods::objects::FixedObjects;
     use serde_json::{Value, json};
 
     fn bundle(name: &str, signer: &str, label: &str, certificates: &[&[u8]]) -> Value {

@@ -1,6 +1,6 @@
 //! `CredentialProviderConfig`: which plugins there are.
 
-use crate::durations;
+use davit_pods::durations;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! One call of a plugin.
 
 use super::config::{Provider, TokenCache};
-use crate::durations;
+use davit_pods::durations;
 use davit_task::ProcessGroup;
 use serde::Deserialize;
 use serde_json::{Value, json};

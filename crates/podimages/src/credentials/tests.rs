@@ -1,7 +1,7 @@
 //! Plugins here are shell scripts (checklist 10.11, 151).
 
 use super::*;
-use crate::objects::FixedObjects;
+use davit_pods::objects::FixedObjects;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 /// The objects.
 #[derive(Debug, Default)]
-pub(crate) struct FixedObjects {
+pub struct FixedObjects {
     config_maps: HashMap<(String, String), ConfigMap>,
     secrets: HashMap<(String, String), Secret>,
     accounts: HashMap<(String, String), ServiceAccount>,
@@ -26,7 +26,7 @@ pub(crate) struct FixedObjects {
 
 impl FixedObjects {
     /// Takes those among `objects` that can be asked for; others are ignored.
-    pub(crate) fn from_json(objects: &[Value]) -> Self {
+    pub fn from_json(objects: &[Value]) -> Self {
         let mut out = Self::default();
         for object in objects {
             let text = |path: &str| {

@@ -3,9 +3,9 @@
 
 use super::super::Volumes;
 use super::super::error::Cause;
-use crate::pod::PodExt;
 use davit_csi::names::attachment_name;
 use davit_csi::{CsiVolume, DriverSettings};
+use davit_pods::pod::PodExt;
 use davit_volume::names::csi_volume_name;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,11 +69,7 @@ impl Volumes {
     }
 
     /// Waits until the volume is attached, where no VolumeAttachment tells of it. Answers its device, which may be empty.
-    pub(in crate::volumes) async fn attached_device(
-        &self,
-        pod: &Pod,
-        name: &str,
-    ) -> Result<String, Cause> {
+    pub(crate) async fn attached_device(&self, pod: &Pod, name: &str) -> Result<String, Cause> {
         let wait = async {
             loop {
                 if let Some(device) = self.device_in_place(pod, name) {
@@ -97,7 +93,7 @@ impl Volumes {
     }
 
     /// The volumes that may not be detached: those that pods want, have published, or had staged.
-    pub(crate) fn in_use(&self) -> Vec<String> {
+    pub fn in_use(&self) -> Vec<String> {
         let mut names: BTreeSet<String> = BTreeSet::new();
         names.extend(self.wanted.lock().iter().map(|(_, name)| name.clone()));
         for (_, record) in super::published_records(&self.paths.pods()) {

@@ -4,18 +4,18 @@ use super::super::block::{self, DeviceMap};
 use super::super::error::{Cause, io_error};
 use super::super::{Volumes, blocking, missing};
 use super::{Job, PLUGIN};
-use crate::paths::PRIVATE_DIR;
-use crate::pod::PodExt;
 use davit_beneath::private_dir;
 use davit_csi::vol_data::{self, DeviceData, Loaded, VOL_DATA};
 use davit_csi::{Class, paths};
+use davit_pods::paths::PRIVATE_DIR;
+use davit_pods::pod::PodExt;
 use davit_proto::csi::v1::{NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest};
 use futures::future::join_all;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// The device files of a volume.
-pub(in crate::volumes) fn map_of(root: &Path, volume: &str) -> DeviceMap {
+pub(crate) fn map_of(root: &Path, volume: &str) -> DeviceMap {
     DeviceMap::new(paths::device_map(root, volume))
 }
 

@@ -5,10 +5,10 @@ use super::super::claims::Claimed;
 use super::super::error::Cause;
 use super::super::node_expand::When;
 use super::{csi_cause, text};
-use crate::pod::PodExt;
 use davit_csi::request::expand;
 use davit_csi::secrets::SecretField;
 use davit_csi::{CsiVolume, paths};
+use davit_pods::pod::PodExt;
 use k8s_openapi::api::core::v1::Pod;
 use std::path::Path;
 

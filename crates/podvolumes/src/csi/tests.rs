@@ -1,10 +1,10 @@
 //! Undoing, where drivers hang or are gone. A lock that is held is a call under way.
 
 use super::*;
-use crate::objects::FixedObjects;
-use crate::paths::Paths;
-use crate::volumes::mounts::NoMounter;
+use crate::mounts::NoMounter;
 use davit_flexvolume::DriverName;
+use davit_pods::objects::FixedObjects;
+use davit_pods::paths::Paths;
 use davit_volume::names::unique_volume_name;
 use serde_json::json;
 use std::time::Duration;

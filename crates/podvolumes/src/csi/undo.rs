@@ -2,7 +2,7 @@
 
 use super::super::Volumes;
 use super::device::device_records;
-use crate::volumes::missing;
+use crate::missing;
 use davit_csi::paths::{self, MOUNT};
 use davit_csi::vol_data::{self, DeviceData, Loaded, PublishData, StageData, VOL_DATA};
 use davit_flexvolume::DriverName;
@@ -19,7 +19,7 @@ use std::time::Duration;
 const PERIOD: Duration = Duration::from_secs(10);
 
 /// A volume that is on the node for all pods.
-pub(in crate::volumes) enum Staged {
+pub(crate) enum Staged {
     Csi(StageData),
     /// A device, by name of the persistent volume.
     Device(String, DeviceData),
@@ -31,7 +31,7 @@ pub(in crate::volumes) enum Staged {
 
 impl Volumes {
     /// Has the drivers unpublish the volumes of a pod, by the records that are on disk.
-    pub(in crate::volumes) async fn unpublish(&self, uid: &str) -> io::Result<()> {
+    pub(crate) async fn unpublish(&self, uid: &str) -> io::Result<()> {
         let dir = self.paths.pod(uid).join("volumes").join(super::PLUGIN);
         let volumes: Vec<PathBuf> = match std::fs::read_dir(&dir) {
             Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
@@ -90,7 +90,7 @@ impl Volumes {
 
     /// Has drivers unstage and unmount what no pod uses, until it is dropped. Volumes are undone side by side, and one
     /// that is still under way is not begun anew: a driver that hangs holds up its own volumes only.
-    pub(crate) async fn keep_staged(&self) {
+    pub async fn keep_staged(&self) {
         let mut busy = BTreeSet::new();
         let mut under_way = FuturesUnordered::new();
         loop {

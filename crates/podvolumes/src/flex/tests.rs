@@ -2,10 +2,10 @@
 
 use super::super::mounts::{Mounter, NoMounter};
 use super::*;
-use crate::env::NodeFacts;
-use crate::objects::FixedObjects;
-use crate::paths::Paths;
 use davit_flexvolume::{CallLimits, FlexDrivers};
+use davit_pods::env::NodeFacts;
+use davit_pods::objects::FixedObjects;
+use davit_pods::paths::Paths;
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;

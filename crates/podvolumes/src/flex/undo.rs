@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 impl Volumes {
     /// Has the drivers unmount the volumes of a pod, by the directories that are there. Those of a driver that is not
     /// installed wait for it. What is remembered of the pod is forgotten with its CSI volumes.
-    pub(in crate::volumes) async fn unmount_flex(&self, uid: &str) -> io::Result<()> {
+    pub(crate) async fn unmount_flex(&self, uid: &str) -> io::Result<()> {
         let pod = self.paths.pod(uid);
         let volumes = volumes_of_pod(&pod);
         if volumes.is_empty() {
@@ -53,7 +53,7 @@ impl Volumes {
     }
 
     /// What is mounted for all pods, by directory.
-    pub(in crate::volumes) async fn flex_mounts(&self) -> Vec<(PathBuf, Staged)> {
+    pub(crate) async fn flex_mounts(&self) -> Vec<(PathBuf, Staged)> {
         let root = self.paths.root().to_owned();
         let mounts = tokio::task::spawn_blocking(move || paths::global_mounts(&root)).await;
         let mounts = mounts.unwrap_or_default().into_iter();
@@ -63,12 +63,7 @@ impl Volumes {
     }
 
     /// Has the driver unmount a volume if no pod uses it any more.
-    pub(in crate::volumes) async fn unmount_unused_flex(
-        &self,
-        dir: &Path,
-        driver: &DriverName,
-        volume: &str,
-    ) {
+    pub(crate) async fn unmount_unused_flex(&self, dir: &Path, driver: &DriverName, volume: &str) {
         if let Err(error) = self.unmount_if_unused(dir, driver, volume).await {
             tracing::warn!(%driver, volume, %error, "the volume is still mounted");
         }
@@ -99,7 +94,7 @@ impl Volumes {
     }
 
     /// The volumes that are mounted for all pods, and may not be detached.
-    pub(in crate::volumes) fn flex_in_use(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn flex_in_use(&self) -> impl Iterator<Item = String> {
         let mounts = paths::global_mounts(self.paths.root()).into_iter();
         mounts.map(|(_, driver, volume)| unique_volume_name(driver.as_str(), &volume))
     }

@@ -1,8 +1,8 @@
 use super::*;
-use crate::env::NodeFacts;
-use crate::objects::FixedObjects;
-use crate::paths::Paths;
-use crate::volumes::mounts;
+use crate::mounts;
+use davit_pods::env::NodeFacts;
+use davit_pods::objects::FixedObjects;
+use davit_pods::paths::Paths;
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;

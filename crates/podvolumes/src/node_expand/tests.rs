@@ -1,7 +1,7 @@
 use super::*;
-use crate::objects::{FixedObjects, ObjectSource};
-use crate::paths::Paths;
-use crate::volumes::mounts::NoMounter;
+use crate::mounts::NoMounter;
+use davit_pods::objects::{FixedObjects, ObjectSource};
+use davit_pods::paths::Paths;
 use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;

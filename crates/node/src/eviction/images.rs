@@ -1,6 +1,6 @@
 //! Image garbage collection: images that no container uses go when the disk is full, those used longest ago first.
 
-use crate::eviction::image_space;
+use super::measure::image_space;
 use davit_oci::runtime::{Error as RuntimeError, Runtime};
 use davit_proto::cri::v1 as cri;
 use parking_lot::Mutex;
@@ -34,7 +34,7 @@ impl Default for Policy {
 
 /// Why there is no more room.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// The runtime.
     #[error("container runtime: {0}")]
     Runtime(#[from] RuntimeError),
@@ -57,7 +57,7 @@ pub enum Error {
 impl Error {
     /// The reason of the event about it, for those that have one of their own.
     #[must_use]
-    pub fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::TooLittle { .. } => "FreeDiskSpaceFailed",
             Self::Capacity(_) => "InvalidDiskCapacity",
@@ -75,7 +75,7 @@ struct Seen {
 }
 
 /// Removes images. Looks at them now and then, to know since when they are unused.
-pub struct Collector {
+pub(crate) struct Collector {
     runtime: Arc<dyn Runtime>,
     policy: Policy,
     seen: Mutex<HashMap<String, Seen>>,
@@ -90,7 +90,7 @@ struct Unused {
 
 impl Collector {
     /// Removes by `policy`.
-    pub fn new(runtime: Arc<dyn Runtime>, policy: Policy) -> Self {
+    pub(crate) fn new(runtime: Arc<dyn Runtime>, policy: Policy) -> Self {
         Self {
             runtime,
             policy,
@@ -148,7 +148,7 @@ impl Collector {
     ///
     /// # Errors
     /// The runtime's; too little to remove.
-    pub async fn collect(&self) -> Result<(), Error> {
+    pub(crate) async fn collect(&self) -> Result<(), Error> {
         let now = Instant::now();
         let mut unused = self.look(now).await?;
         if !self.policy.max_age.is_zero() {
@@ -182,7 +182,7 @@ impl Collector {
     ///
     /// # Errors
     /// The runtime's.
-    pub async fn delete_unused(&self) -> Result<i64, Error> {
+    pub(crate) async fn delete_unused(&self) -> Result<i64, Error> {
         let now = Instant::now();
         let unused = self.look(now).await?;
         Ok(self.free(unused, i64::MAX, now).await)
