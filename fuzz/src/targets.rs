@@ -114,7 +114,7 @@ pub fn conversion(data: &[u8]) {
     };
     let sent = crate::make::converted_objects();
     if let Ok(converted) =
-        davit_apiserver::check_conversion_answer(answer, "u", "v1", &sent, "example.com/v2")
+        davit_registry::custom::check_conversion_answer(answer, "u", "v1", &sent, "example.com/v2")
     {
         assert_eq!(converted.len(), sent.len());
         for (was, is) in sent.iter().zip(&converted) {
@@ -289,8 +289,7 @@ pub fn webhook(data: &[u8]) {
     };
     for version in ["v1", "v1beta1"] {
         for mutating in [true, false] {
-            let _verdict =
-                davit_apiserver::admission::check_webhook_answer(&answer, version, "u", mutating);
+            let _verdict = davit_admission::check_webhook_answer(&answer, version, "u", mutating);
         }
     }
 }

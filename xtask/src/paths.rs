@@ -9,10 +9,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders whose files are looked at.
-const FOLDERS: [&str; 4] = [
+const FOLDERS: [&str; 7] = [
     "crates/disk/src",
     "crates/oci/src",
     "crates/containermanager/src",
+    "crates/pods/src",
+    "crates/podvolumes/src",
+    "crates/podimages/src",
     "crates/node/src",
 ];
 
@@ -204,7 +207,7 @@ const MAY: &[(&str, &str)] = &[
     ),
     ("node/src/eviction/", "usage of the node's file systems"),
     (
-        "node/src/images/",
+        "podimages/src",
         "credential providers and their configuration, records of pulls",
     ),
     ("node/src/kubelet_config", "the kubelet's configuration"),
@@ -220,7 +223,7 @@ const MAY: &[(&str, &str)] = &[
         "which pods have a directory of the node's own",
     ),
     (
-        "node/src/volumes",
+        "podvolumes/src",
         "volume directories of the node, host paths; their content goes through `beneath`",
     ),
     (

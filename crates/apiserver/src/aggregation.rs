@@ -175,7 +175,7 @@ async fn set_available(
             .unwrap_or_default();
         let mut condition = serde_json::json!({
             "type": "Available", "status": status, "reason": reason, "message": message,
-            "lastTransitionTime": crate::object::now(),
+            "lastTransitionTime": davit_registry::object::now(),
         });
         let at = conditions.iter().position(|c| c["type"] == "Available");
         if let Some(held) = at.map(|at| conditions.remove(at))

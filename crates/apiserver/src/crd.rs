@@ -1,7 +1,7 @@
 //! Custom kinds: rows of the registry made from CustomResourceDefinitions.
 //!
 //! [`controller`] follows the definitions, keeps their conditions, and adds, replaces and removes
-//! rows, which are those of [`crate::custom`].
+//! rows, which are those of [`davit_registry::custom`].
 //!
 //! <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/>
 

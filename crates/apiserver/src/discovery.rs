@@ -9,12 +9,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use davit_api::kinds::SubresourceRow;
+use davit_registry::{ResourceInfo, Snapshot};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256, Sha512};
 
 use crate::aggregation::{AggregationView, RemoteVersion};
-use crate::registry::{ResourceInfo, Snapshot};
 
 /// A document with its entity tag.
 #[derive(Debug)]

@@ -6,12 +6,12 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use davit_registry::storage::{self, EVENT_TTL, Storage};
 use davit_store::ListOptions;
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::server::ApiServer;
-use crate::storage::{self, EVENT_TTL, Storage};
 
 const SWEEP: Duration = Duration::from_secs(60);
 
@@ -52,7 +52,7 @@ async fn sweep(storage: &Storage, now: Timestamp) -> Result<usize, String> {
             continue;
         }
         let namespace = davit_api::meta::namespace(&event.value);
-        let name = crate::object::name(&event.value);
+        let name = davit_registry::object::name(&event.value);
         // A writer that was faster keeps its event.
         if storage
             .delete(namespace, name, event.revision)
@@ -107,7 +107,7 @@ mod tests {
         let options = davit_store::embedded::EmbeddedOptions::default();
         let store = davit_store::embedded::EmbeddedStore::open(dir.path(), options).await;
         let store = Arc::new(store.unwrap());
-        let registry = crate::registry::Registry::built_in(store, |_| true);
+        let registry = davit_registry::Registry::built_in(store, |_| true);
         let snapshot = registry.snapshot();
         let storage = &snapshot.by_group_resource("", "events").unwrap().storage;
         for (name, time) in [

@@ -13,12 +13,12 @@ mod watch;
 use std::sync::Arc;
 
 use davit_api::status::Status;
+use davit_registry::ResourceInfo;
+use davit_registry::custom::CustomVersion;
 use http::{Method, Request};
 
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
-use crate::custom::CustomVersion;
-use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 use crate::{respond, subresources, virtuals};
 

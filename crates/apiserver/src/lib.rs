@@ -1,10 +1,10 @@
-//! The API server: request pipeline, generic registry, watch cache, discovery, admission.
+//! The API server: request pipeline, handlers, writes, discovery, aggregation, custom kinds.
 //!
 //! [`ApiServer`] is made over a [`davit_store::Store`] and is called either through
 //! [`ApiServer::serve`] (HTTPS) or, by components in the same process, through
 //! [`ApiServer::call`] and the tower service of [`ApiServer::service`]; both take the same way
-//! through the pipeline. Kinds are data: every resource is a row of the [`registry`], and one set of
-//! handlers serves all rows. What is particular to a kind is its strategy.
+//! through the pipeline. Kinds are data: every resource is a row of the
+//! [`davit_registry::Registry`], and one set of handlers serves all rows. What is particular to a kind is its strategy.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -17,40 +17,29 @@
 // every error of a request is a Status, which is made once and moved a few times on a cold path
 #![allow(clippy::result_large_err)]
 
-pub mod admission;
 mod aggregation;
-pub mod audit;
 mod backup;
 mod body;
-mod cel_conditions;
-mod codec;
 mod context;
-mod convert;
 mod crd;
-mod custom;
 mod discovery;
-mod errors;
 mod event_ttl;
-mod flowcontrol;
+mod flow_objects;
 mod handlers;
 mod health;
 mod metrics;
 mod negotiate;
-mod object;
 mod openapi;
 mod ownership;
 mod pipeline;
 mod posted;
 mod proxy;
-pub mod registry;
 mod resource_metrics;
 mod respond;
 mod root;
-mod selection;
 mod server;
 mod service_addresses;
 mod service_endpoints;
-mod storage;
 mod stored_form;
 mod subresources;
 pub mod version;
@@ -59,8 +48,6 @@ mod websocket;
 mod writes;
 
 pub use body::{BoxError, ResponseBody};
-pub use custom::check_conversion_answer;
-pub use flowcontrol::FlowOptions;
 pub use server::{
     ApiServer, DEFAULT_ISSUER, Error, HTTP2_STREAMS, InProcess, KubeletAuthority,
     MIN_REQUEST_TIMEOUT, Options, ServingFiles,

@@ -1,20 +1,18 @@
 //! Metrics under the names of Kubernetes.
 
-mod admission;
 mod aggregation;
-mod conversion;
-mod flow;
 mod process;
 mod stored;
-mod webhooks;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use davit_access::AccessMetrics;
-use davit_access::RequestInfo;
+use davit_access::{AccessMetrics, RequestInfo};
+use davit_admission::{AdmissionMetrics, WebhookMetrics};
 use davit_api::kinds::ResourceRow;
+use davit_flowcontrol::FlowMetrics;
 use davit_listen::HealthTallies;
+use davit_registry::custom::ConversionMetrics;
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -24,13 +22,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-pub(crate) use self::admission::{AdmissionMetrics, Step};
 pub(crate) use self::aggregation::AggregationMetrics;
-pub(crate) use self::conversion::ConversionMetrics;
-pub(crate) use self::flow::FlowMetrics;
 pub(crate) use self::process::ProcessMetrics;
 pub(crate) use self::stored::{ObjectCount, StoredMetrics};
-pub(crate) use self::webhooks::WebhookMetrics;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
@@ -141,14 +135,14 @@ impl Metrics {
             }),
             sizes: Family::new_with_constructor(|| Histogram::new(SIZES)),
             deprecated: Family::default(),
-            admission: AdmissionMetrics::new(),
+            admission: AdmissionMetrics::default(),
             process: ProcessMetrics::new(),
             health: HealthTallies::default(),
             long_running: Family::default(),
             in_flight: Family::default(),
-            webhooks: WebhookMetrics::new(),
+            webhooks: WebhookMetrics::default(),
             access: Arc::new(AccessMetrics::default()),
-            conversions: Arc::new(ConversionMetrics::new()),
+            conversions: Arc::new(ConversionMetrics::default()),
             stored: StoredMetrics::default(),
             aggregation: AggregationMetrics::default(),
             watch_events: Family::default(),

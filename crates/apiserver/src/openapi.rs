@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use davit_api::kinds;
 use davit_api::status::Status;
+use davit_registry::{ResourceInfo, Snapshot};
 use davit_schema::openapi::{self, CustomDocument};
 use http::header::{
     CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, HeaderValue, IF_NONE_MATCH,
@@ -26,7 +27,6 @@ use crate::body::ResponseBody;
 use crate::context::{Context, HandlerResult};
 use crate::discovery::upper_hex;
 use crate::negotiate::{clauses, takes_gzip};
-use crate::registry::{ResourceInfo, Snapshot};
 use crate::respond;
 use crate::server::ApiServer;
 use crate::version::GIT_VERSION;

@@ -8,13 +8,11 @@
 use std::fmt;
 
 use davit_api::status::Status;
+use davit_registry::{ResourceInfo, Snapshot, convert, object};
 use davit_schema::apply::{self, FieldManager, Filter, Schema, Versions};
 use serde_json::Value;
 
 use crate::context::Context;
-use crate::convert;
-use crate::object;
-use crate::registry::{ResourceInfo, Snapshot};
 
 /// The longest name of a manager, in bytes.
 const MANAGER_BYTES: usize = 128;

@@ -19,6 +19,8 @@ use davit_access::authn::ConnectionIdentity;
 use davit_access::query::Query;
 use davit_access::{MASTERS, RequestInfo, UserInfo, Warnings};
 use davit_api::status::Status;
+use davit_audit::Stage;
+use davit_flowcontrol::Seat;
 use davit_listen::{AnswerKind, Busy, Exchange};
 use futures::{FutureExt, StreamExt};
 use http::header::{
@@ -29,10 +31,8 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 
 use crate::aggregation::{self, Peer};
-use crate::audit::{self, Stage};
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::{Context, HandlerResult};
-use crate::flowcontrol::Seat;
 use crate::proxy::strip_claims;
 use crate::respond;
 use crate::server::ApiServer;
@@ -99,7 +99,7 @@ pub(crate) async fn run(
         is_answered: false,
     };
     let staged = staged(server, &mut context, &arrival, parts, body, caller);
-    let staged = audit::scope(Arc::clone(&arrival.slot), staged);
+    let staged = davit_audit::scope(Arc::clone(&arrival.slot), staged);
     let mut panicked = false;
     let result = AssertUnwindSafe(staged).catch_unwind().await;
     let result = result.unwrap_or_else(|panic| {
@@ -199,7 +199,7 @@ struct Arrival {
     audit_id: String,
     uri: String,
     received: jiff::Timestamp,
-    slot: Arc<audit::Slot>,
+    slot: Arc<davit_audit::Slot>,
 }
 
 /// Makes the audit events of an answer; that of the end of a stream comes when the stream ends.
@@ -246,7 +246,7 @@ const CLIENT_GONE: u16 = 499;
 /// handed on to the store before.
 struct Unanswered<'a> {
     server: &'a ApiServer,
-    slot: Arc<audit::Slot>,
+    slot: Arc<davit_audit::Slot>,
     is_answered: bool,
 }
 
@@ -267,7 +267,7 @@ impl Drop for Unanswered<'_> {
 /// Makes the last event of a stream when the stream is dropped.
 struct Completion {
     server: Arc<ApiServer>,
-    slot: Arc<audit::Slot>,
+    slot: Arc<davit_audit::Slot>,
 }
 
 impl Drop for Completion {
@@ -320,7 +320,7 @@ async fn inner(
     };
     let begin = |context: &Context, user: &UserInfo| {
         if let Some(auditor) = server.auditor() {
-            let request = audit::Request {
+            let request = davit_audit::Request {
                 audit_id: &arrival.audit_id,
                 uri: &arrival.uri,
                 headers: &context.headers,

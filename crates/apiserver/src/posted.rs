@@ -2,12 +2,12 @@
 //! port-forward, proxy) and posts to a subresource with a kind of its own (binding, eviction,
 //! token).
 
+use davit_admission::{Attributes, Operation, Reinvocation};
 use davit_api::status::Status;
+use davit_registry::ResourceInfo;
 use serde_json::{Value, json};
 
-use crate::admission::{Attributes, Operation, Reinvocation};
 use crate::context::Context;
-use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 
 /// Runs the plugins over `object`, the body or the options of the request.

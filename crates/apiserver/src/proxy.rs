@@ -6,13 +6,13 @@ mod no_node;
 mod target;
 
 use davit_api::status::Status;
+use davit_registry::ResourceInfo;
 use http::header::{LOCATION, UPGRADE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::{Context, HandlerResult};
-use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 
 pub(crate) use forward::{Forward, NodeClient, remove_hop_headers, start_hop};

@@ -13,13 +13,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use davit_api::status::Status;
+use davit_registry::object;
 use futures::StreamExt;
 use http::Uri;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::object;
 use crate::proxy::node_backend;
 use crate::server::ApiServer;
 

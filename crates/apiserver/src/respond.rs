@@ -6,6 +6,9 @@ use std::sync::Arc;
 use davit_access::query::Query;
 use davit_api::kinds;
 use davit_api::status::Status;
+use davit_registry::object::ordered;
+use davit_registry::storage::Stored;
+use davit_registry::{ResourceInfo, convert};
 use davit_schema::protobuf::{ProtobufError, encode_object};
 use davit_watchcache::{CachedObject, append_with_resource_version, metadata_of};
 use http::header::{
@@ -17,16 +20,11 @@ use serde_json::{Map, Value, json};
 mod protobuf;
 mod table;
 
-use crate::audit;
 use crate::body::ResponseBody;
 use crate::context::{Context, HandlerResult};
-use crate::convert;
 use crate::negotiate::{
     Accepted, Form, Media, NotAcceptable, Offer, PROTOBUF, negotiate, takes_gzip, wants_pretty,
 };
-use crate::object::ordered;
-use crate::registry::ResourceInfo;
-use crate::storage::Stored;
 
 pub(crate) use protobuf::message;
 pub(crate) use table::{Include, row, table_frame};
@@ -133,7 +131,7 @@ pub(crate) fn stored(
     let Some(text) = stored.text.filter(|_| is_as_stored) else {
         return object(context, accepted, resource, code, stored.value);
     };
-    audit::response_object(|| stored.value);
+    davit_audit::response_object(|| stored.value);
     let mut body = Vec::with_capacity(text.len() + 64);
     append_with_resource_version(&text, stored.revision, &mut body);
     body.push(b'\n');
@@ -148,7 +146,7 @@ pub(crate) fn shaped(
     code: StatusCode,
     value: Value,
 ) -> Result<Response<ResponseBody>, Status> {
-    audit::response_object(|| value.clone());
+    davit_audit::response_object(|| value.clone());
     let value = match accepted.form {
         Form::Object => value,
         Form::Partial(version) => partial(&value, version),
@@ -185,7 +183,7 @@ pub(crate) fn list(
     items: Vec<Item>,
     meta: &ListMeta,
 ) -> Result<Response<ResponseBody>, Status> {
-    audit::response_object(|| {
+    davit_audit::response_object(|| {
         let items = items
             .iter()
             .cloned()

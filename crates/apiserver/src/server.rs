@@ -29,7 +29,10 @@ use davit_access::authn::Authenticator;
 use davit_access::authz;
 use davit_api::features::Features;
 use davit_api::status::Status;
+use davit_audit::Auditor;
+use davit_flowcontrol::FlowControl;
 use davit_listen::{ConnectionLimits, HttpLimits};
+use davit_registry::{Registry, errors};
 use davit_schema::gates::Disabled;
 use davit_store::Store;
 use davit_webhook::Webhooks;
@@ -42,21 +45,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::aggregation::Aggregation;
-use crate::audit::Auditor;
 use crate::body::{RequestBody, ResponseBody};
+use crate::crd;
 use crate::discovery::AggregatedCache;
-use crate::flowcontrol::FlowControl;
 use crate::metrics::Metrics;
 use crate::openapi::OpenApiCache;
 use crate::pipeline::{self, Caller, InFlight};
 use crate::proxy::NodeClient;
-use crate::registry::Registry;
 use crate::resource_metrics::ResourceMetrics;
 use crate::service_addresses::{ServiceAddresses, ServiceRanges};
 use crate::stored_form::StoredForm;
 use crate::version::Build;
 use crate::virtuals::Components;
-use crate::{admission, crd, errors};
 use addresses::Addresses;
 use authorization::Authorizers;
 use davit_pki::Pki;
@@ -88,7 +88,7 @@ pub struct ApiServer {
     identities: OwnIdentities,
     authenticator: Authenticator,
     authorizers: Authorizers,
-    admission: admission::Chain,
+    admission: davit_admission::Chain,
     flow_control: Arc<FlowControl>,
     flow_task: OnceLock<AbortOnDropHandle<()>>,
     in_flight: InFlight,
@@ -216,7 +216,7 @@ impl ApiServer {
         self.authorizers.reload(&self.webhooks);
     }
 
-    pub(crate) fn admission(&self) -> &admission::Chain {
+    pub(crate) fn admission(&self) -> &davit_admission::Chain {
         &self.admission
     }
 

@@ -13,11 +13,10 @@ use serde_json::{Value, json};
 pub use davit_netplan::{NodePorts, ServiceRange, ServiceRangeError, ServiceRanges};
 
 use davit_netplan::Family;
+use davit_registry::storage::Storage;
+use davit_registry::{Registry, object};
 
-use crate::object;
-use crate::registry::Registry;
 use crate::server::ApiServer;
-use crate::storage::Storage;
 use crate::writes::Writer;
 use claims::{ClusterIps, NoAddress};
 use ports::{NoPort, PortPool, port_number, ports_of};

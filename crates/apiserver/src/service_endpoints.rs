@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use davit_registry::Registry;
+use davit_registry::storage::{self, Storage};
 use davit_store::ListOptions;
 use davit_webhook::{DialPolicy, ServiceEndpoints};
 use rand::seq::IndexedRandom;
 use serde_json::Value;
-
-use crate::registry::Registry;
-use crate::storage::{self, Storage};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 

@@ -9,12 +9,12 @@ mod token;
 use std::sync::Arc;
 
 use davit_api::status::Status;
+use davit_registry::ResourceInfo;
 use http::{Method, Request};
 
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{self, not_allowed};
-use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 use crate::{proxy, respond};
 

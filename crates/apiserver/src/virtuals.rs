@@ -8,18 +8,18 @@ mod token_reviews;
 
 use std::sync::Arc;
 
+use davit_admission::Operation;
 use davit_api::status::Status;
+use davit_registry::ResourceInfo;
 use http::{Request, StatusCode};
 use serde_json::json;
 
-use crate::admission::Operation;
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{
     Expected, WriteOptions, check_namespace, decode_body, format, not_allowed, read_body,
 };
 use crate::posted::attributes;
-use crate::registry::ResourceInfo;
 use crate::respond;
 use crate::server::ApiServer;
 use crate::{negotiate::Offer, subresources};
@@ -55,7 +55,7 @@ pub(crate) async fn handle(
     check_namespace(
         resource.row.namespaced,
         context.namespace(),
-        crate::object::namespace(&review),
+        davit_registry::object::namespace(&review),
     )?;
     let asked = attributes(
         server,
@@ -91,7 +91,7 @@ pub(crate) async fn handle(
         review["metadata"]["namespace"] = json!(context.namespace());
     }
     if resource.row.kind == "SelfSubjectReview" {
-        review["metadata"] = json!({ "creationTimestamp": crate::object::now() });
+        review["metadata"] = json!({ "creationTimestamp": davit_registry::object::now() });
     }
     review["status"] = status;
     respond::shaped(context, accepted, resource, StatusCode::CREATED, review)

@@ -15,18 +15,17 @@ mod update;
 use std::time::{Duration, Instant};
 
 use davit_access::{UserInfo, Warnings};
+use davit_admission::{Attributes, Operation, Reinvocation};
 use davit_api::field::FieldError;
 use davit_api::status::Status;
+use davit_registry::codec::Shape;
+use davit_registry::storage::StorageError;
+use davit_registry::{ResourceInfo, convert, errors, object};
 use serde_json::Value;
 
-use crate::admission::{Attributes, Operation, Reinvocation};
-use crate::codec::Shape;
 use crate::context::Context;
 use crate::ownership::{Owners, Tracking};
-use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
-use crate::storage::StorageError;
-use crate::{convert, errors, object};
 
 pub(crate) use delete::{DeleteOptions, Preconditions};
 

@@ -9,9 +9,7 @@ use davit_access::UserInfo;
 use davit_access::authn::parse_token_file;
 use davit_api::features::Features;
 use davit_apiserver::version::Build;
-use davit_apiserver::{
-    ApiServer, KubeletAuthority, Options, ServiceRanges, ServingFiles, admission,
-};
+use davit_apiserver::{ApiServer, KubeletAuthority, Options, ServiceRanges, ServingFiles};
 use davit_controllers::{Authority, TokenSigner};
 use davit_netplan::Family;
 use davit_oci::{Embedded, EmbeddedOptions, Hollow, Runtime};
@@ -352,15 +350,15 @@ impl Kubeconfigs {
 }
 
 /// The admission plugins that the flags leave on.
-fn admission(options: &ServerOptions) -> Result<admission::Chain> {
-    let mut config = admission::Config::switched(
+fn admission(options: &ServerOptions) -> Result<davit_admission::Chain> {
+    let mut config = davit_admission::Config::switched(
         options.enable_admission_plugins.clone(),
         options.disable_admission_plugins.clone(),
     );
     if let Some(file) = &options.admission_control_config_file {
         config.read_file(file).context("admission configuration")?;
     }
-    admission::Chain::configured(&config).context("admission plugins")
+    davit_admission::Chain::configured(&config).context("admission plugins")
 }
 
 /// The address by which a server that listens on `bound` is reached from this machine.

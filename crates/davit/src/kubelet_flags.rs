@@ -1,13 +1,13 @@
 //! The node's resource managers on the command line, under the kubelet's flag names.
 
 use anyhow::{Context, Result, bail};
+use davit_admission::is_nodes_label;
 use davit_api::features::Features;
 use davit_api::field::Path;
 use davit_api::labels::validate_labels;
-use davit_apiserver::admission::is_nodes_label;
-use davit_node::images::credentials::{self, CredentialOptions};
 use davit_node::kubelet_config::KubeletConfig;
 use davit_node::shutdown::Shutdown;
+use davit_podimages::credentials::{self, CredentialOptions};
 use davit_topology::Hardware;
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use davit_apiserver::audit::{LogOptions, Policy};
-use davit_apiserver::{FlowOptions, HTTP2_STREAMS, MIN_REQUEST_TIMEOUT, Options};
+use davit_apiserver::{HTTP2_STREAMS, MIN_REQUEST_TIMEOUT, Options};
+use davit_audit::{LogOptions, Policy};
 use davit_encryption::Encryption;
+use davit_flowcontrol::FlowOptions;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 

@@ -1,9 +1,9 @@
 //! Checks of a pod against the node that need no resources: name, selector, affinity, taints, operating system.
 
-use crate::pod::PodExt;
 use crate::sysctls::Allowlist;
 use davit_api::selector::selects_node;
 use davit_api::taint::untolerated;
+use davit_pods::pod::PodExt;
 use k8s_openapi::api::core::v1::{AppArmorProfile, Node, Pod};
 use std::collections::BTreeMap;
 

@@ -22,28 +22,20 @@ use crate::context::Context;
 use crate::csi::Registrar;
 use crate::dns::ClusterDns;
 use crate::eviction;
-use crate::images::collector::{self, Collector};
-use crate::images::credentials::{CredentialOptions, CredentialProviders};
-use crate::images::{ImageManager, Verification};
+use crate::eviction::images::{Collector, Policy as ImagePolicy};
 use crate::local_volumes;
 use crate::logs::LogRotation;
 use crate::machine::Machine;
 use crate::metrics::Metrics;
 use crate::network_abilities::NetworkAbilities;
-use crate::objects::{ApiObjects, ObjectSource};
-use crate::paths::Paths;
-use crate::pod::{CONFIG_SOURCE, PodExt as _};
 use crate::pod_table::PodTable;
 use crate::podsapi;
-use crate::resources::Amounts;
 use crate::runtime_state::{State, keys};
 use crate::server::{self, AccessOptions};
 use crate::shutdown::{self, Shutdown};
 use crate::status_manager::StatusManager;
 use crate::sysctls::Allowlist;
 use crate::users::UserRanges;
-use crate::volumes::Volumes;
-use crate::volumes::mounts::{Mounter, NoMounter, SharedMount, SystemMounter};
 use davit_api::features::Features;
 use davit_client::{EventRecorder, Informer};
 use davit_containermanager::compute::{PinnedContainer, Settings};
@@ -56,6 +48,14 @@ use davit_csi::Drivers;
 use davit_flexvolume::FlexDrivers;
 use davit_oci::measured::{MeasuredRuntime, RuntimeOperations};
 use davit_oci::runtime::Runtime;
+use davit_podimages::credentials::{CredentialOptions, CredentialProviders};
+use davit_podimages::{ImageManager, Verification};
+use davit_pods::objects::{ApiObjects, ObjectSource};
+use davit_pods::paths::Paths;
+use davit_pods::pod::{CONFIG_SOURCE, PodExt as _};
+use davit_pods::resources::Amounts;
+use davit_podvolumes::Volumes;
+use davit_podvolumes::mounts::{Mounter, NoMounter, SharedMount, SystemMounter};
 use davit_task::{TaskEnded, Tasks};
 use davit_topology::Hardware;
 use futures::FutureExt;
@@ -155,7 +155,7 @@ pub struct NodeOptions {
     /// How that is found out.
     pub measure: Arc<dyn eviction::Measure>,
     /// When images are removed.
-    pub image_gc: collector::Policy,
+    pub image_gc: ImagePolicy,
     /// Which pods have to show that they may have an image that is there.
     pub image_verification: Verification,
     /// How long pods have when the machine goes down.
@@ -222,7 +222,7 @@ impl NodeOptions {
             credentials: CredentialOptions::default(),
             eviction: eviction::Config::default(),
             measure: Arc::new(eviction::SystemMeasure::new(root_dir.clone())),
-            image_gc: collector::Policy::default(),
+            image_gc: ImagePolicy::default(),
             image_verification: Verification::default(),
             shutdown: Shutdown::default(),
             going_down: CancellationToken::new(),

@@ -7,9 +7,9 @@ mod pods;
 
 pub(crate) use pods::{CgroupOptions, PodCgroups};
 
-use crate::pod::PodExt;
-use crate::resources::Qos;
 use davit_oci::runtime::Runtime;
+use davit_pods::pod::PodExt;
+use davit_pods::resources::Qos;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 

@@ -1,18 +1,18 @@
 //! The runtime's configuration of sandboxes and containers out of pod specs.
 
 use crate::context::Context;
-use crate::env::{self, NodeFacts};
-use crate::expansion::{TooLong, expand};
-use crate::images::{ImageVolumes, Present};
-use crate::paths::PRIVATE_DIR;
-use crate::pod::{PodExt, Role};
-use crate::resources;
 use crate::runtime_state::{PodRuntime, container_annotations, container_labels, sandbox_labels};
-use crate::volumes::{Mounted, Ready, SubPath, too_many_sub_paths};
 use crate::{dns, security, sysctls};
 use davit_beneath::private_dir;
 use davit_containermanager::ContainerOptions;
 use davit_oci::read_only::is_recursive;
+use davit_podimages::{ImageVolumes, Present};
+use davit_pods::env::{self, NodeFacts};
+use davit_pods::expansion::{TooLong, expand};
+use davit_pods::paths::PRIVATE_DIR;
+use davit_pods::pod::{PodExt, Role};
+use davit_pods::resources;
+use davit_podvolumes::{Mounted, Ready, SubPath, too_many_sub_paths};
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 use std::borrow::Cow;

@@ -1,7 +1,7 @@
 //! Connections into pods, for probes, hooks and port-forward.
 
-use crate::pod::PodExt;
 use davit_oci::runtime::{PodConnection, Runtime, Streaming};
+use davit_pods::pod::PodExt;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

@@ -1,6 +1,6 @@
 //! Name resolution inside pods: `/etc/resolv.conf` by `dnsPolicy`, and `/etc/hosts`.
 
-use crate::pod::PodExt;
+use davit_pods::pod::PodExt;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 

@@ -1,16 +1,16 @@
 //! Node-pressure eviction: when memory, disk or process numbers run short the node says so, gets back what it can, and
 //! ends pods, the ones that use more than they asked for first.
 //!
-//! [`signals`] are what is measured, [`state`] decides what is short for how long, [`rank`] who goes first; here is the
-//! loop around them. Specified by the page "Node-pressure Eviction" of Kubernetes' documentation.
+//! [`signals`] are what is measured, [`state`] decides what is short for how long, [`rank`] who goes first, [`images`] which
+//! images nobody uses; here is the loop around them. Specified by the page "Node-pressure Eviction" of Kubernetes' documentation.
 
+pub(crate) mod images;
 pub(crate) mod measure;
 pub(crate) mod rank;
 pub(crate) mod signals;
 pub(crate) mod state;
 pub(crate) mod storage;
 
-pub(crate) use measure::image_space;
 pub(crate) use measure::{Measure, SystemMeasure};
 pub(crate) use signals::{Condition, Config};
 
@@ -18,13 +18,13 @@ use crate::admission::Refusal;
 use crate::agent::Inputs;
 use crate::context::Context;
 use crate::metrics::EvictionSignal;
-use crate::pod::PodExt;
-use crate::resources::Qos;
 use crate::runtime_state::keys;
 use crate::status::NodeDecision;
 use crate::worker::Forced;
 use davit_containermanager::ActivePods;
 use davit_oci::cgroup::Hierarchies;
+use davit_pods::pod::PodExt;
+use davit_pods::resources::Qos;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 use rank::{Candidate, Usage};

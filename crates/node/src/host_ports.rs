@@ -1,6 +1,6 @@
 //! Ports of the node that pods take: each is given out once.
 
-use crate::pod::{PodExt, Role};
+use davit_pods::pod::{PodExt, Role};
 use k8s_openapi::api::core::v1::Pod;
 
 const ANY_ADDRESS: &str = "0.0.0.0";

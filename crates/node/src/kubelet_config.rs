@@ -21,14 +21,14 @@ use serde_json::{Map, Value};
 use self::reserved::Reserved;
 use crate::agent::NodeOptions;
 use crate::cgroups::CgroupDriver;
-use crate::durations;
 use crate::eviction;
+use crate::eviction::images::Policy as ImagePolicy;
 use crate::eviction::signals::Fields;
-use crate::images::collector::Policy as ImagePolicy;
-use crate::images::{Verification, is_allowlist_entry};
 use crate::shutdown::{Group, Shutdown};
 use crate::sysctls::Allowlist;
 use davit_containermanager::compute::{DEFAULT_MAX_NUMA_NODES, Settings, SettingsError, option};
+use davit_podimages::{Verification, is_allowlist_entry};
+use davit_pods::durations;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 

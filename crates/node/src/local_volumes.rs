@@ -5,9 +5,9 @@
 
 use crate::context::Context;
 use davit_client::{Informer, object_ref};
-use davit_disk::{Directories, DirectoryError, VolumeForm, VolumeRecord};
+use davit_disk::{Directories, DirectoryError, VolumeForm};
+use davit_podvolumes::record_of;
 use davit_task::Task;
-use davit_volume::binding::{claim_ref, uid_of};
 use davit_volume::local::{self, NodeStorage, State};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use kube::Api;
@@ -126,21 +126,6 @@ fn said_size(volume: &PersistentVolume) -> Option<u64> {
 
 fn form_of(volume: &PersistentVolume) -> VolumeForm {
     told_size(volume).map_or(VolumeForm::Directory, VolumeForm::Image)
-}
-
-/// Whose a volume is, if it is one of davit's own provisioner.
-pub(crate) fn own_record(volume: &PersistentVolume) -> Option<VolumeRecord> {
-    local::is_ours(volume).then(|| record_of(volume)).flatten()
-}
-
-fn record_of(volume: &PersistentVolume) -> Option<VolumeRecord> {
-    let reference = claim_ref(volume)?;
-    Some(VolumeRecord {
-        pv: volume.metadata.name.clone()?,
-        namespace: reference.namespace.clone()?,
-        claim: reference.name.clone()?,
-        uid: uid_of(reference)?.to_owned(),
-    })
 }
 
 impl Keeper {

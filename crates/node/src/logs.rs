@@ -6,10 +6,10 @@ mod rotate;
 
 pub(crate) use rotate::{LogRotation, remove_log, rotate_if_large};
 
-use crate::paths::{PRIVATE_DIR, Paths};
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use davit_beneath::{Links, Root};
+use davit_pods::paths::{PRIVATE_DIR, Paths};
 use jiff::Timestamp;
 use std::io::{self, SeekFrom};
 use std::os::unix::fs::MetadataExt;

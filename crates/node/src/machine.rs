@@ -4,7 +4,7 @@ mod sysfs;
 
 pub(crate) use sysfs::read as read_hardware;
 
-use crate::resources::{Amounts, Quantities, amount, hugepage_resource, quantity};
+use davit_pods::resources::{Amounts, Quantities, amount, hugepage_resource, quantity};
 use davit_topology::Hardware;
 use k8s_openapi::api::core::v1::NodeSystemInfo;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;

@@ -4,9 +4,9 @@
 //! containers run in order, sidecars keep running beside the rest; app containers start when all have; what ended is
 //! started again as its restart policy says, after a back-off.
 
-use crate::backoff::Backoff;
-use crate::pod::{PodExt, Role, ephemeral_as_container, init_role, restarts_after_exit};
 use crate::runtime_state::{ContainerRecord, PodRuntime, State, container_hash};
+use davit_pods::backoff::Backoff;
+use davit_pods::pod::{PodExt, Role, ephemeral_as_container, init_role, restarts_after_exit};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use std::collections::BTreeSet;

@@ -1,11 +1,11 @@
 //! The pods of this node as its workers know them, and what they have reserved.
 
 use crate::host_ports::{HostPort, host_ports};
-use crate::pod::PodExt;
 use crate::podsapi::PodChanges;
 use crate::resize::Precedence;
-use crate::resources::{Amounts, pod_requests};
 use davit_containermanager::ActivePods;
+use davit_pods::pod::PodExt;
+use davit_pods::resources::{Amounts, pod_requests};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;

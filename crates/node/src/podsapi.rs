@@ -23,9 +23,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Request, Response, Status};
 
-use crate::pod::PodExt;
 use crate::pod_table::PodTable;
 use crate::status_manager::StatusManager;
+use davit_pods::pod::PodExt;
 
 /// The folder of the socket below the agent's root.
 pub(crate) const PODS_API_DIR: &str = "pods-api";

@@ -15,11 +15,11 @@ pub(crate) use http::{BODY, HttpRequest, http_get};
 pub(crate) use metrics::ProbeMetrics;
 
 use crate::plan::{ProbeResult, ProbeView};
-use crate::pod::{PodExt, Role};
 use crate::runtime_state::{ContainerRecord, PodRuntime, State};
 use crate::status::ReadyView;
 use davit_client::EventRecorder;
 use davit_oci::runtime::Runtime;
+use davit_pods::pod::{PodExt, Role};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, Probe};
 use parking_lot::Mutex;

@@ -11,9 +11,9 @@ mod record;
 pub(crate) use order::Precedence;
 pub(crate) use record::{Actual, Record};
 
-use crate::pod::{PodExt, Role};
-use crate::resources::{Amounts, Qos, Quantities, amount, pod_requests};
 use davit_api::quantity::Quantity as Exact;
+use davit_pods::pod::{PodExt, Role};
+use davit_pods::resources::{Amounts, Qos, Quantities, amount, pod_requests};
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};

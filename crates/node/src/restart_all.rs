@@ -6,9 +6,9 @@
 //! way. The condition `AllContainersRestarting` says so beside it. How often containers were started is in the status
 //! then, not in the runtime.
 
-use crate::pod::{PodExt, Role, matching_rule};
 use crate::runtime_state::{ContainerRecord, PodRuntime, State};
 use davit_api::declared_features::{RESTART_ALL_ACTION, may_restart_all};
+use davit_pods::pod::{PodExt, Role, matching_rule};
 use k8s_openapi::api::core::v1::Pod;
 
 /// The condition that holds until all containers are removed.

@@ -1,7 +1,7 @@
 //! What the runtime says about one pod, in the node's own words.
 
-use crate::pod::PodExt;
 use davit_oci::runtime::{Error, Runtime};
+use davit_pods::pod::PodExt;
 use davit_proto::cri::v1 as cri;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};

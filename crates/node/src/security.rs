@@ -1,6 +1,6 @@
 //! Security contexts of pods and containers in the words of the runtime.
 
-use crate::pod::PodExt;
+use davit_pods::pod::PodExt;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Container, Pod, PodSecurityContext, SeccompProfile, SecurityContext,

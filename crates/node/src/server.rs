@@ -19,13 +19,13 @@ mod tls;
 mod usage;
 
 use crate::context::Context;
-use crate::pod::PodExt;
 use auth::Access;
 pub(crate) use auth::{AccessOptions, Authorize};
 use bytes::Bytes;
 use davit_listen::{
     AnswerKind, ConnectionLimits, Connections, Exchange, HttpLimits, Lease, Socket, TrackedBody,
 };
+use davit_pods::pod::PodExt;
 use davit_streaming::Body;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};

@@ -5,25 +5,17 @@ mod containers;
 mod phase;
 
 use crate::plan::ProbeResult;
-use crate::pod::PodExt;
 use crate::resize::Sizes;
-use crate::resources::{Qos, pod_resources};
 use crate::runtime_state::PodRuntime;
+use davit_pods::pod::PodExt;
+use davit_pods::pod::Waiting;
+use davit_pods::resources::{Qos, pod_resources};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements, ResourceStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
-
-/// Why a container waits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiting {
-    /// CamelCase reason (`ErrImagePull`, `CrashLoopBackOff`, …).
-    pub reason: String,
-    /// What happened.
-    pub message: String,
-}
 
 /// Readiness and startup as the probes see them, by container ID.
 pub(crate) trait ReadyView {

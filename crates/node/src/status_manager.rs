@@ -3,10 +3,10 @@
 //! Each status carries a version of its own. A queue that never runs one pod twice at a time and reads the newest
 //! version when it runs makes it impossible that an older status overwrites a newer one.
 
-use crate::pod::PodExt;
 use crate::podsapi::PodChanges;
 use crate::resize::{IN_PROGRESS, PENDING};
 use davit_client::WorkQueue;
+use davit_pods::pod::PodExt;
 use davit_task::guard_async;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;

@@ -3,9 +3,9 @@
 //! Each pod gets a range that no other pod of the node has. It is written to the pod's directory, where the upstream node
 //! agent writes it, and is free again when the directory is gone: nothing else has to be kept.
 
-use crate::paths::{PRIVATE_DIR, Paths};
-use crate::pod::PodExt;
 use davit_oci::host_ids;
+use davit_pods::paths::{PRIVATE_DIR, Paths};
+use davit_pods::pod::PodExt;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;

@@ -13,18 +13,19 @@ mod sync;
 
 pub(crate) use end::remove_all;
 
-use crate::backoff::Backoff;
 use crate::context::Context;
 use crate::dial::PodEndpoint;
 use crate::logs::LogFile;
-use crate::pod::PodExt;
 use crate::probes::PodProbes;
 use crate::resize::{IN_PROGRESS, PENDING};
 use crate::restart_all::CONDITION as ALL_RESTARTING;
 use crate::runtime_state::{PodRuntime, State, observe};
-use crate::status::{self, NodeDecision, Waiting};
+use crate::status::{self, NodeDecision};
 use crate::termination;
-use crate::volumes::Mounted;
+use davit_pods::backoff::Backoff;
+use davit_pods::pod::PodExt;
+use davit_pods::pod::Waiting;
+use davit_podvolumes::Mounted;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;

@@ -103,7 +103,7 @@ impl Backend {
             .flatten()
             .any(|c| c["type"] == "Available" && c["status"] == "True");
         Some(Self {
-            name: crate::object::name(object).to_owned(),
+            name: davit_registry::object::name(object).to_owned(),
             group: text(spec, "group"),
             version: text(spec, "version"),
             service,

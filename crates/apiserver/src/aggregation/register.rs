@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 
 use davit_api::kinds;
 use davit_api::status::{Reason, Status};
+use davit_registry::{Snapshot, group_priority, object};
 use serde_json::{Value, json};
 
 use super::{GROUP, PLURAL, availability, set_available, with_writer};
-use crate::object;
-use crate::registry::{Snapshot, group_priority};
 use crate::server::ApiServer;
 use crate::writes::DeleteOptions;
 

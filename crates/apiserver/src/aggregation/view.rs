@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use davit_api::kinds::compare_versions;
+use davit_registry::{Snapshot, group_priority};
 use davit_schema::openapi::Foreign;
 use serde_json::Value;
 
 use crate::openapi::Document;
-use crate::registry::{Snapshot, group_priority};
 
 /// A version of a group that another server answers.
 #[derive(Debug, Clone)]

@@ -12,6 +12,9 @@ use bytes::Bytes;
 use davit_api::field::Path;
 use davit_api::kinds::{TypeBody, TypeDef, TypeTable};
 use davit_api::status::{Reason, Status};
+use davit_registry::custom::{Converter, Definition, Served, Versions, View};
+use davit_registry::storage::{Storage, StorageError};
+use davit_registry::{ResourceInfo, errors, object};
 use davit_schema::structural::{SchemaCheck, check_schema};
 use davit_strategy::crd::{self, is_true};
 use davit_task::guard_async;
@@ -22,13 +25,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{FINALIZER, GROUP, PLURAL, names};
-use crate::custom::{Converter, Definition, Served, Versions, View};
 use crate::ownership::Tracking;
-use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
-use crate::storage::{Storage, StorageError};
 use crate::writes::{Author, DeleteOptions};
-use crate::{errors, object};
 
 const RETRY: Duration = Duration::from_secs(1);
 /// The first and the longest pause between looks at what is left of a deleted kind.

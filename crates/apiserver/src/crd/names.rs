@@ -3,9 +3,8 @@
 
 use std::collections::HashSet;
 
+use davit_registry::storage;
 use serde_json::{Value, json};
-
-use crate::storage;
 
 /// Whether the objects of a definition would be those of a built-in kind: by the name that it asks for, or the one that its status
 /// says it has, which others may write.

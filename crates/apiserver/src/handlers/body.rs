@@ -4,6 +4,8 @@ use bytes::Bytes;
 use davit_api::field::{FieldError, Path};
 use davit_api::kinds::{TypeId, TypeTable};
 use davit_api::status::{Qualified, Status};
+use davit_registry::codec::Shape;
+use davit_registry::{ResourceInfo, convert};
 use davit_schema::decode::{self, Encoding};
 use davit_schema::protobuf;
 use davit_schema::structural::Structural;
@@ -14,11 +16,8 @@ use serde_json::Value;
 
 use super::options::Validation;
 use crate::body::{ReadError, RequestBody, read_limited};
-use crate::codec::Shape;
 use crate::context::Context;
-use crate::convert;
 use crate::negotiate::PROTOBUF;
-use crate::registry::ResourceInfo;
 
 /// The largest request body.
 pub(crate) const MAX_BODY: usize = 3 * 1024 * 1024;
@@ -171,8 +170,8 @@ pub(crate) fn decode(
     // a protobuf message has no names that could be unknown
     judge_strictness(context, expected, validation, &decoded.strict)?;
     let mut value = decoded.object;
-    crate::object::set_type(&mut value, &expected.api_version(), expected.kind);
-    crate::audit::request_object(&value);
+    davit_registry::object::set_type(&mut value, &expected.api_version(), expected.kind);
+    davit_audit::request_object(&value);
     expected.shape().default(&mut value);
     Ok(value)
 }

@@ -1,6 +1,7 @@
 //! Creating objects.
 
 use davit_api::status::Status;
+use davit_registry::{ResourceInfo, errors, object};
 use http::{Request, StatusCode};
 
 use super::options::WriteOptions;
@@ -9,10 +10,9 @@ use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::negotiate::Offer;
 use crate::ownership::Tracking;
-use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 use crate::writes::Writer;
-use crate::{errors, object, ownership, respond};
+use crate::{ownership, respond};
 
 /// `POST` on a collection.
 pub(crate) async fn create(

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use davit_api::status::{Reason, Status};
+use davit_registry::{ResourceInfo, convert};
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 
@@ -11,10 +12,8 @@ use super::options::{ListQuery, Validation};
 use super::{namespace_of, read_body};
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
-use crate::convert;
 use crate::negotiate::{Form, Offer};
 use crate::ownership::Tracking;
-use crate::registry::ResourceInfo;
 use crate::respond::{self, Item, ListMeta};
 use crate::server::ApiServer;
 use crate::writes::{DeleteOptions, Writer};
@@ -40,7 +39,7 @@ pub(super) async fn delete(
     if !deletion.gone || resource.strategy.returns_deleted_object() {
         return respond::object(context, accepted, resource, code, deletion.stored.value);
     }
-    let uid = crate::object::uid(&deletion.stored.value);
+    let uid = davit_registry::object::uid(&deletion.stored.value);
     let status = Status::success(resource.qualified(), &context.info.name, uid);
     let value = serde_json::to_value(status).map_err(Status::internal)?;
     let plain = crate::negotiate::Accepted {
@@ -137,7 +136,7 @@ async fn read_options(context: &Context, body: RequestBody) -> Result<DeleteOpti
 
 fn options(context: &Context, mut value: Value) -> Result<DeleteOptions, Status> {
     let options = DeleteOptions::from_value(&value)?;
-    crate::object::set_type(&mut value, "meta.k8s.io/v1", "DeleteOptions");
+    davit_registry::object::set_type(&mut value, "meta.k8s.io/v1", "DeleteOptions");
     context.warnings.set_options(value);
     Ok(options)
 }

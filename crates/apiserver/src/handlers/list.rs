@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use davit_api::status::Status;
+use davit_registry::{ResourceInfo, convert, errors, selection};
 use davit_watchcache::{
     CacheError, CachedObject, FRESHNESS_TIMEOUT, Filter, Freshness, PageOptions, Snapshot,
 };
@@ -14,12 +15,9 @@ use serde_json::Value;
 
 use super::options::{ListQuery, VersionMatch};
 use crate::context::{Context, HandlerResult};
-use crate::convert;
 use crate::negotiate::Offer;
-use crate::registry::ResourceInfo;
 use crate::respond::{self, Item, ListMeta};
 use crate::server::ApiServer;
-use crate::{errors, selection};
 
 const FRESH_WAIT: Duration = Duration::from_secs(3);
 const FRESH_PAUSE: Duration = Duration::from_millis(25);

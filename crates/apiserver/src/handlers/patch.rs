@@ -3,6 +3,9 @@
 use davit_access::{RequestInfo, authz};
 use davit_api::field::{FieldError, Path};
 use davit_api::status::{Qualified, Reason, Status};
+use davit_registry::codec::Patch;
+use davit_registry::storage::Stored;
+use davit_registry::{ResourceInfo, convert, object};
 use davit_schema::decode::{self, Encoding};
 use davit_schema::patch::PatchType;
 use http::header::CONTENT_TYPE;
@@ -14,18 +17,13 @@ use super::create::check_namespace;
 use super::options::{Validation, WriteOptions};
 use super::update::{check_name, undeterminable};
 use super::{namespace_of, read_body};
-use crate::audit;
 use crate::body::RequestBody;
-use crate::codec::Patch;
 use crate::context::{Context, HandlerResult};
-use crate::convert;
 use crate::negotiate::Offer;
 use crate::ownership::{Owners, Tracking};
-use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
-use crate::storage::Stored;
 use crate::writes::Writer;
-use crate::{object, ownership, respond};
+use crate::{ownership, respond};
 
 const APPLY: &str = "application/apply-patch+yaml";
 const ACCEPTED: [&str; 4] = [
@@ -85,7 +83,7 @@ pub(crate) async fn patch(
                 }
             };
             if let Ok(sent) = decode::parse(&bytes, Encoding::Json) {
-                audit::request_object(&sent);
+                davit_audit::request_object(&sent);
             }
             let mut transform =
                 |current: &Value| patched(context, resource, options.validation, &patch, current);
@@ -95,7 +93,7 @@ pub(crate) async fn patch(
         PatchKind::Apply => {
             writer.tracking = Tracking::Applied;
             let configuration = configuration(context, &bytes, options.validation)?;
-            audit::request_object(&configuration);
+            davit_audit::request_object(&configuration);
             apply(context, &writer, &options, &configuration).await?
         }
     };

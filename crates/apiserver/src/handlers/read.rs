@@ -3,11 +3,11 @@
 use http::StatusCode;
 
 use davit_api::status::Status;
+use davit_registry::ResourceInfo;
 
 use super::namespace_of;
 use crate::context::{Context, HandlerResult};
 use crate::negotiate::Offer;
-use crate::registry::ResourceInfo;
 use crate::respond;
 use crate::server::ApiServer;
 
@@ -28,7 +28,7 @@ pub(crate) async fn get(
     let namespace = namespace_of(context, resource);
     let name = &context.info.name;
     let found = resource.storage.get(namespace, name).await;
-    let found = found.map_err(|error| crate::errors::storage(error, resource, name))?;
+    let found = found.map_err(|error| davit_registry::errors::storage(error, resource, name))?;
     let Some(stored) = found else {
         return Err(Status::not_found(resource.qualified(), name));
     };

@@ -2,6 +2,7 @@
 
 use davit_access::{RequestInfo, authz};
 use davit_api::status::{Reason, Status};
+use davit_registry::{ResourceInfo, object};
 use http::{Request, StatusCode};
 use serde_json::Value;
 
@@ -12,10 +13,9 @@ use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::negotiate::Offer;
 use crate::ownership::Tracking;
-use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 use crate::writes::Writer;
-use crate::{object, ownership, respond};
+use crate::{ownership, respond};
 
 /// `PUT` of an object, or of a subresource that has the object's form.
 pub(crate) async fn update(

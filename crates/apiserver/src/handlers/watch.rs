@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use davit_api::status::Status;
+use davit_registry::selection::ConvertedFields;
+use davit_registry::{ResourceInfo, errors, selection};
 use davit_watchcache::{
     CacheError, Delivery, FRESHNESS_TIMEOUT, Freshness, Watch, WatchItem, WatchOptions, WatchStart,
 };
@@ -22,12 +24,10 @@ use crate::body::{BoxError, RequestBody, ResponseBody};
 use crate::context::{Context, HandlerResult};
 use crate::metrics::LongRunning;
 use crate::negotiate::Offer;
-use crate::registry::ResourceInfo;
-use crate::selection::ConvertedFields;
+use crate::respond;
 use crate::server::ApiServer;
 use crate::virtuals::Presence;
 use crate::websocket::{self, Encoding};
-use crate::{errors, respond, selection};
 use frames::Frames;
 
 /// How long a client may take for an event that is told over a WebSocket; elsewhere the connection knows.

@@ -5,7 +5,6 @@ use davit_access::{RequestInfo, UserInfo};
 use davit_api::status::Status;
 use http::header::UPGRADE;
 
-use crate::audit;
 use crate::context::Context;
 use crate::proxy::only_reads;
 use crate::server::ApiServer;
@@ -51,8 +50,8 @@ async fn one(server: &ApiServer, user: &UserInfo, request: &RequestInfo) -> Resu
     };
     let metrics = &server.metrics().access;
     metrics.authorized(result, began.elapsed());
-    audit::annotate("authorization.k8s.io/decision", word);
-    audit::annotate("authorization.k8s.io/reason", reason);
+    davit_audit::annotate("authorization.k8s.io/decision", word);
+    davit_audit::annotate("authorization.k8s.io/reason", reason);
     match &decision {
         Decision::Allow(_) => Ok(()),
         Decision::Deny(reason) | Decision::NoOpinion(reason) => {

@@ -37,7 +37,7 @@ pub(super) async fn apply(server: &ApiServer, context: &mut Context) -> Result<(
     };
     tracing::debug!(by = context.user.name, user = user.name, "impersonation");
     context.user = user;
-    crate::audit::impersonated(&context.user);
+    davit_audit::impersonated(&context.user);
     let names: Vec<_> = context
         .headers
         .keys()

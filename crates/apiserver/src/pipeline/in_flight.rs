@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use davit_access::MASTERS;
 use davit_api::status::Status;
+use davit_flowcontrol::FlowOptions;
 
 use crate::context::Context;
-use crate::flowcontrol::FlowOptions;
 use crate::metrics::Metrics;
 
 /// The places.

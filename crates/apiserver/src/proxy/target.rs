@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use davit_api::status::Status;
+use davit_registry::ResourceInfo;
 use serde_json::Value;
 
 use crate::context::Context;
-use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 
 const KUBELET_PORT: u16 = 10250;

@@ -1,12 +1,12 @@
 //! Answers in protobuf that are put together from the messages of their objects, so that no list is ever a tree in memory.
 
 use bytes::Bytes;
+use davit_registry::ResourceInfo;
 use davit_schema::protobuf::{ProtobufError, encode, encode_list, seal};
 use davit_watchcache::{CachedObject, metadata_of};
 use serde_json::Value;
 
 use super::{Item, ListMeta, partial};
-use crate::registry::ResourceInfo;
 
 const PARTIAL: &str = "meta/v1.PartialObjectMetadata";
 

@@ -6,14 +6,14 @@ use std::ops::Range;
 use davit_access::query::Query;
 use davit_api::kinds;
 use davit_api::status::Status;
+use davit_registry::ResourceInfo;
+use davit_registry::object::ordered;
 use davit_schema::ordered::Ordered;
 use davit_schema::table;
 use davit_watchcache::{copy_without_owners, metadata_range};
 use serde_json::{Value, json};
 
 use super::{Item, ListMeta, is_ordered, partial, write_partial, write_partial_with};
-use crate::object::ordered;
-use crate::registry::ResourceInfo;
 
 /// How much of the object a table row carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

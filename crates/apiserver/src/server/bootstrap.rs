@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use davit_access::authn::RequestHeader;
+use davit_admission::SYSTEM_CLASSES;
 use davit_api::status::{Reason, Status};
+use davit_registry::object;
 use serde_json::{Value, json};
 
 use super::{ApiServer, Error, shared_keys};
-use crate::admission::SYSTEM_CLASSES;
-use crate::object;
 use crate::ownership::Tracking;
 use crate::service_addresses::ServiceRanges;
 use crate::writes::Author;

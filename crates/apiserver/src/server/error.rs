@@ -8,8 +8,8 @@ use davit_access::tokens::TokenError;
 use davit_api::status::Status;
 use davit_webhook::tls::TlsError;
 
-use crate::audit::AuditError;
 use crate::service_addresses::ServiceRanges;
+use davit_audit::AuditError;
 use davit_pki::PkiError;
 
 /// Why a server could not be made or started.

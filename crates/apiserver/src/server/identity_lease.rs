@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use davit_api::status::{Reason, Status};
+use davit_registry::{Snapshot, object};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::ApiServer;
-use crate::object;
 use crate::ownership::Tracking;
-use crate::registry::Snapshot;
 use crate::writes::{Author, DeleteOptions, Preconditions, Writer};
 use davit_pki::host_name;
 

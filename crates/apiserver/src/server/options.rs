@@ -10,15 +10,14 @@ use davit_access::authz::Authorization;
 use davit_access::tokens::TokenLife;
 use davit_api::features::Features;
 use davit_api::runtime_config::RuntimeConfig;
+use davit_audit::AuditOptions;
 use davit_encryption::Encryption;
+use davit_flowcontrol::FlowOptions;
 use davit_listen::ConnectionLimits;
 use davit_store::Store;
 use davit_webhook::Loopback;
 
 use super::ServingFiles;
-use crate::admission;
-use crate::audit::AuditOptions;
-use crate::flowcontrol::FlowOptions;
 use crate::service_addresses::{NodePorts, ServiceRanges};
 use crate::stored_form::KubernetesForm;
 use crate::version::Build;
@@ -103,7 +102,7 @@ pub struct Options {
     /// Who may do what.
     pub authorization: Authorization,
     /// What may change or refuse writes.
-    pub admission: admission::Chain,
+    pub admission: davit_admission::Chain,
     /// What is recorded of requests, and where.
     pub audit: AuditOptions,
     /// How values are encrypted before they are stored.
@@ -169,7 +168,7 @@ impl Options {
             loopback: Loopback::default(),
             proxy_client: None,
             authorization: Authorization::default(),
-            admission: admission::Chain::standard(),
+            admission: davit_admission::Chain::standard(),
             audit: AuditOptions::default(),
             encryption: None,
             flow_control: FlowOptions::default(),

@@ -10,10 +10,10 @@ use davit_access::authz::rbac::GROUP;
 use davit_access::authz::rbac::policy::{self, AUTOUPDATE};
 use davit_access::authz::rbac::rule::{Rule, lacking};
 use davit_api::status::{Reason, Status};
+use davit_registry::object;
 use futures::StreamExt;
 use serde_json::{Value, json};
 
-use crate::object;
 use crate::ownership::Tracking;
 use crate::server::ApiServer;
 use crate::writes::{Author, DeleteOptions};

@@ -7,7 +7,10 @@ use davit_access::StoredObjects;
 use davit_access::authn::Authenticator;
 use davit_access::authz::Sources;
 use davit_access::tokens::TokenKeys;
+use davit_audit::Auditor;
+use davit_flowcontrol::FlowControl;
 use davit_listen::HttpLimits;
+use davit_registry::Registry;
 use davit_schema::gates::Disabled;
 use davit_task::Task;
 use davit_webhook::Webhooks;
@@ -24,20 +27,17 @@ use super::{
     ApiServer, Error, KubeletAuthority, Limits, Options, bootstrap, identity_lease, roles,
 };
 use crate::aggregation::{self, Aggregation};
-use crate::audit::Auditor;
 use crate::discovery::AggregatedCache;
-use crate::flowcontrol::{self, FlowControl};
 use crate::metrics::Metrics;
 use crate::openapi::OpenApiCache;
 use crate::pipeline::InFlight;
 use crate::proxy::NodeClient;
-use crate::registry::Registry;
 use crate::resource_metrics::{self, ResourceMetrics};
 use crate::service_addresses::ServiceAddresses;
 use crate::service_endpoints::StoredEndpoints;
 use crate::stored_form::StoredForm;
 use crate::virtuals::Components;
-use crate::{crd, event_ttl};
+use crate::{crd, event_ttl, flow_objects};
 use davit_pki::{Pki, api_server_names};
 
 /// The component in names of tasks.
@@ -186,13 +186,14 @@ impl ApiServer {
 
     async fn control_flow(self: &Arc<Self>) -> Result<(), Error> {
         let control = Arc::clone(&self.flow_control);
-        let kept = flowcontrol::ensure(self, &control).await;
+        let kept = flow_objects::ensure(self, &control).await;
         kept.map_err(|s| Error::of_bootstrap("priority and fairness objects", s))?;
         let cancel = self.lifecycle.ended().clone();
         let weak = Arc::downgrade(self);
         let task = Task::new(COMPONENT, "priority-and-fairness", cancel.clone());
-        let follow = task
-            .retry(move || flowcontrol::follow(weak.clone(), Arc::clone(&control), cancel.clone()));
+        let follow = task.retry(move || {
+            flow_objects::follow(weak.clone(), Arc::clone(&control), cancel.clone())
+        });
         let task = AbortOnDropHandle::new(tokio::spawn(follow));
         // set once, here
         let _ = self.flow_task.set(task);

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use davit_access::authn::TokenView;
 use davit_access::{AccessMetrics, Lookup, UserInfo, Warnings, authz};
+use davit_admission::{AdmissionMetrics, ServerView, WebhookMetrics};
 use davit_api::features::Features;
 use davit_api::status::{Reason, Status};
+use davit_registry::Registry;
 use davit_webhook::Webhooks;
 use serde_json::{Value, json};
 
 use super::ApiServer;
-use crate::admission::ServerView;
-use crate::metrics::{AdmissionMetrics, WebhookMetrics};
 use crate::ownership::Tracking;
-use crate::registry::Registry;
 use crate::writes::{Author, Writer};
 
 #[async_trait]

@@ -7,6 +7,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use davit_api::status::{Reason, Status};
+use davit_registry::storage::Storage;
+use davit_registry::{Registry, object};
 use davit_watchcache::{Index, Mirror};
 use futures::future::BoxFuture;
 use parking_lot::RwLock;
@@ -14,11 +16,8 @@ use rand::Rng;
 use serde_json::{Value, json};
 
 use super::Parent;
-use crate::object;
 use crate::ownership::Tracking;
-use crate::registry::Registry;
 use crate::server::ApiServer;
-use crate::storage::Storage;
 use crate::writes::{Author, DeleteOptions, Preconditions};
 use davit_netplan::{Family, ServiceRange, ServiceRanges};
 

@@ -1,19 +1,20 @@
 //! `binding`: a pod gets its node, once.
 
+use davit_admission::Operation;
 use davit_api::field::{FieldError, Path};
 use davit_api::status::{Qualified, Status};
+use davit_registry::{errors, object};
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 
-use crate::admission::Operation;
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{Expected, WriteOptions, decode_body, format, read_body};
 use crate::ownership::Tracking;
 use crate::posted::posted;
+use crate::respond;
 use crate::server::ApiServer;
 use crate::writes::Writer;
-use crate::{errors, object, respond};
 
 /// The labels that say where the node is, whatever the pod has said before.
 const TOPOLOGY: &str = "topology.kubernetes.io/";

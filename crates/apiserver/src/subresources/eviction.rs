@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
+use davit_admission::Operation;
 use davit_api::labels::Selector;
 use davit_api::status::{Qualified, Reason, Status};
+use davit_registry::{ResourceInfo, object};
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 
 use super::binding::set_condition;
-use crate::admission::Operation;
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{Expected, WriteOptions, check_namespace, decode_body, format, read_body};
 use crate::ownership::Tracking;
 use crate::posted::posted;
-use crate::registry::ResourceInfo;
+use crate::respond;
 use crate::server::ApiServer;
 use crate::writes::{Author, DeleteOptions, Preconditions, Writer};
-use crate::{object, respond};
 
 const GROUP: &str = "policy";
 const PLURAL: &str = "poddisruptionbudgets";

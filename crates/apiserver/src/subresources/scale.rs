@@ -3,25 +3,25 @@
 use davit_api::field::{FieldError, Path};
 use davit_api::labels::Selector;
 use davit_api::status::{Qualified, Status};
+use davit_registry::codec::Patch;
+use davit_registry::custom::Scale;
+use davit_registry::{ResourceInfo, object};
 use davit_schema::apply::{FieldManager, Filter, ScaleFields, Schema};
 use davit_schema::decode;
 use http::Request;
 use serde_json::{Value, json};
 
 use crate::body::RequestBody;
-use crate::codec::Patch;
 use crate::context::{Context, HandlerResult};
-use crate::custom::Scale;
 use crate::handlers::{
     Expected, PatchKind, WriteOptions, check_namespace, configuration, decode_body, format,
     not_allowed, patch_kind, read_body, undeterminable,
 };
 use crate::negotiate::Offer;
 use crate::ownership::Tracking;
-use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 use crate::writes::{Facet, Writer};
-use crate::{object, ownership, respond};
+use crate::{ownership, respond};
 
 const GROUP: &str = "autoscaling";
 const VERSION: &str = "v1";
@@ -42,7 +42,8 @@ pub(super) async fn handle(
     let mut scale = match context.info.verb.as_str() {
         "get" => {
             let found = resource.storage.get(namespace, name).await;
-            let found = found.map_err(|error| crate::errors::storage(error, resource, name))?;
+            let found =
+                found.map_err(|error| davit_registry::errors::storage(error, resource, name))?;
             let Some(stored) = found else {
                 return Err(Status::not_found(resource.qualified(), name));
             };

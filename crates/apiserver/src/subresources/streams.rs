@@ -6,6 +6,7 @@ use std::time::Duration;
 use davit_access::query::{Query, encode};
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::status::{Qualified, Reason, Status};
+use davit_registry::object;
 use futures::StreamExt;
 use http::header::{CONNECTION, UPGRADE};
 use http::{Method, Request, Response, StatusCode};
@@ -14,10 +15,10 @@ use serde_json::Value;
 
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::{Context, HandlerResult};
+use crate::posted;
 use crate::proxy::{Forward, node_backend, uri};
 use crate::server::ApiServer;
 use crate::websocket::{self, Encoding};
-use crate::{object, posted};
 
 /// How long somebody who reads a log over a WebSocket may take for a piece of it.
 const READING: Duration = Duration::from_secs(4 * 3600);

@@ -7,15 +7,15 @@ use davit_access::tokens::{
 };
 use davit_api::field::{FieldError, Path};
 use davit_api::status::{Qualified, Status};
+use davit_registry::{ResourceInfo, errors, object};
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{Expected, WriteOptions, decode_body, format, read_body};
-use crate::registry::ResourceInfo;
+use crate::respond;
 use crate::server::ApiServer;
-use crate::{errors, object, respond};
 
 const GROUP: &str = "authentication.k8s.io";
 
@@ -44,7 +44,7 @@ pub(super) async fn handle(
         server,
         context,
         resource,
-        crate::admission::Operation::Create,
+        davit_admission::Operation::Create,
         name,
         options.dry_run,
         &mut wanted,

@@ -7,15 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use davit_api::status::Status;
+use davit_registry::{ResourceInfo, selection};
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{ListQuery, not_allowed};
 use crate::negotiate::Offer;
-use crate::registry::ResourceInfo;
 use crate::respond::{self, Item, ListMeta};
-use crate::selection;
 use crate::server::ApiServer;
 
 /// The components beside the store, and whom they are known as.

@@ -4,6 +4,7 @@
 use davit_api::quantity::Quantity;
 use davit_api::status::Status;
 use davit_api::time::format_duration;
+use davit_registry::{ResourceInfo, object};
 use http::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -11,8 +12,6 @@ use serde_json::{Value, json};
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{ListQuery, find, not_allowed};
 use crate::negotiate::Offer;
-use crate::object;
-use crate::registry::ResourceInfo;
 use crate::resource_metrics::{PodUse, Used};
 use crate::respond::{self, Item};
 use crate::server::ApiServer;

@@ -1,16 +1,16 @@
 //! Creating an object.
 
+use davit_admission::{Operation, device_access};
 use davit_api::status::Status;
+use davit_registry::storage::{StorageError, Stored};
+use davit_registry::{errors, object};
 use davit_schema::apply::strip;
 use davit_store::Error as StoreError;
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 
 use super::{Writer, add_missing};
-use crate::admission::{Operation, device_access};
 use crate::ownership::BeforeAdmission;
-use crate::storage::{StorageError, Stored};
-use crate::{errors, object};
 
 const GENERATE_ATTEMPTS: u32 = 8;
 const SUFFIX: usize = 5;
@@ -49,7 +49,7 @@ impl Writer<'_> {
         let attributes = self.attributes(Operation::Create, "", &given, None);
         super::escalation::check(self.server, &attributes, &new).await?;
         super::params::check(self.server, &attributes, &new).await?;
-        crate::admission::certificates::set_requester(self.resource, self.user, &mut new);
+        davit_admission::certificates::set_requester(self.resource, self.user, &mut new);
         system_metadata(&mut new);
         let strategy = &*self.resource.strategy;
         strategy.default(&mut new);

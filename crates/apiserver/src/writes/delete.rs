@@ -1,14 +1,14 @@
 //! Deleting objects: at once, gracefully, or after finalizers.
 
+use davit_admission::Operation;
 use davit_api::field::{FieldError, Path};
 use davit_api::status::{Qualified, Status};
+use davit_registry::object;
+use davit_registry::storage::{StorageError, Stored};
 use davit_strategy::Propagation;
 use serde_json::{Value, json};
 
 use super::{Race, Writer};
-use crate::admission::Operation;
-use crate::object;
-use crate::storage::{StorageError, Stored};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";

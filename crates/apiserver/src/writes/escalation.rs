@@ -7,11 +7,11 @@
 use davit_access::authz::rbac::{GROUP, Rbac, Rule, role_ref_of, rule};
 use davit_access::authz::{self, Decision};
 use davit_access::{MASTERS, RequestInfo};
+use davit_admission::{Attributes, Operation};
 use davit_api::status::Status;
+use davit_registry::object;
 use serde_json::Value;
 
-use crate::admission::{Attributes, Operation};
-use crate::object;
 use crate::server::ApiServer;
 
 /// Refuses the write of a role or binding that would give its writer's rights to others, or to

@@ -7,12 +7,12 @@
 
 use davit_access::authz::{self, Decision};
 use davit_access::{MASTERS, RequestInfo};
+use davit_admission::{Attributes, Operation};
 use davit_api::field::{FieldError, Path};
 use davit_api::status::Status;
+use davit_registry::object;
 use serde_json::Value;
 
-use crate::admission::{Attributes, Operation};
-use crate::object;
 use crate::server::ApiServer;
 
 const GROUP: &str = "admissionregistration.k8s.io";

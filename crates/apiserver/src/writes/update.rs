@@ -1,18 +1,18 @@
 //! Changing an object.
 
+use davit_admission::{Operation, device_access};
 use davit_api::field::{FieldError, Path};
 use davit_api::status::Status;
+use davit_registry::object;
+use davit_registry::storage::{StorageError, Stored};
 use davit_schema::apply::{ignore_times, strip};
 use davit_store::Error as StoreError;
 use serde_json::{Value, json};
 
 use super::create::is_tracked;
 use super::{Facet, Race, Writer, add_missing};
-use crate::admission::{Operation, device_access};
-use crate::object;
 use crate::ownership::BeforeAdmission;
 use crate::service_addresses::Reservation;
-use crate::storage::{StorageError, Stored};
 
 /// Makes the wanted object out of the current one. Runs again when a race was lost, so it must
 /// not keep state.
@@ -316,7 +316,7 @@ impl Writer<'_> {
         let revision = storage.delete(self.namespace, name, old.revision).await?;
         let addresses = self.server.service_addresses();
         addresses.released(self, &old.value).await;
-        Ok(crate::storage::with_revision(last, revision))
+        Ok(davit_registry::storage::with_revision(last, revision))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The built-in admission plugins.
 
-use davit_apiserver::admission::{Chain, Config};
+use davit_admission::{Chain, Config};
 use serde_json::{Value, json};
 
 use crate::cluster::*;

@@ -256,11 +256,9 @@ async fn items_8_13_17_what_is_created_and_what_is_too_much() {
 
 #[tokio::test]
 async fn item_19_admin_access_needs_the_label_whatever_plugins_are_off() {
-    let config = davit_apiserver::admission::Config::switched(
-        Vec::new(),
-        vec!["NamespaceLifecycle".to_owned()],
-    );
-    let chain = davit_apiserver::admission::Chain::configured(&config).unwrap();
+    let config =
+        davit_admission::Config::switched(Vec::new(), vec!["NamespaceLifecycle".to_owned()]);
+    let chain = davit_admission::Chain::configured(&config).unwrap();
     let c = Cluster::with(|options| options.admission = chain).await;
     let spec = claim("c", json!([exactly("r", json!({"adminAccess": true}))]));
     let template = json!({"metadata": {"name": "t"}, "spec": {"spec": spec["spec"]}});

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use davit_access::UserInfo;
-use davit_apiserver::audit::{LogOptions, Policy};
-use davit_apiserver::{ApiServer, FlowOptions, Options};
+use davit_apiserver::{ApiServer, Options};
+use davit_audit::{LogOptions, Policy};
 use davit_encryption::Encryption;
+use davit_flowcontrol::FlowOptions;
 use serde_json::{Value, json};
 
 use crate::cluster::*;

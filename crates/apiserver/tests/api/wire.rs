@@ -304,10 +304,10 @@ async fn item_028_every_listed_path_answers() {
 /// Falls over any config map called `boom`.
 struct Falls;
 
-impl davit_apiserver::admission::Validating for Falls {
+impl davit_admission::Validating for Falls {
     async fn validate(
         &self,
-        _: &davit_apiserver::admission::Attributes<'_>,
+        _: &davit_admission::Attributes<'_>,
         object: Option<&Value>,
     ) -> Result<(), davit_api::status::Status> {
         let name = object.and_then(|object| object["metadata"]["name"].as_str());
@@ -318,7 +318,7 @@ impl davit_apiserver::admission::Validating for Falls {
 
 #[tokio::test]
 async fn item_026_a_panic_is_one_requests_trouble() {
-    use davit_apiserver::admission::{Chain, Plugin};
+    use davit_admission::{Chain, Plugin};
     let falls = || Chain::new(vec![Plugin::validating("Falls", Falls)]);
     let c = Cluster::with(|options| options.admission = falls()).await;
     let mut watch = c.watch(&format!("{CONFIG_MAPS}?watch=1")).await;

@@ -3,8 +3,8 @@
 use crate::devices::{Answer, collect};
 use crate::page::Page;
 use anyhow::{Context, Result};
-use davit_node::pod::PodExt;
-use davit_node::resources::{amount, pod_requests};
+use davit_pods::pod::PodExt;
+use davit_pods::resources::{amount, pod_requests};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
 use std::collections::BTreeMap;

@@ -2,9 +2,9 @@
 
 use super::{orphans, pod_informer, static_pods::StaticPods};
 use crate::context::Context;
-use crate::pod::{CONFIG_MIRROR, PodExt};
 use crate::worker::{Input, Worker};
 use davit_client::{Change, Informer};
+use davit_pods::pod::{CONFIG_MIRROR, PodExt};
 use davit_task::guard_async;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;

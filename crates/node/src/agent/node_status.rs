@@ -7,12 +7,12 @@
 use super::node_events;
 use crate::context::Context;
 use crate::eviction::Condition;
-use crate::resources::Quantities;
 use crate::runtime_conditions::{joined, problems};
 use davit_api::architecture;
 use davit_api::declared_features::{
     EXTEND_WEB_SOCKETS_TO_KUBELET, IN_PLACE_POD_LEVEL_RESOURCES, RESTART_ALL_CONTAINERS,
 };
+use davit_pods::resources::Quantities;
 use davit_proto::cri::v1 as cri;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{

@@ -1,8 +1,8 @@
 //! Static pods: manifests in a directory, run without the API server and mirrored into it.
 
 use crate::context::Context;
-use crate::pod::{CONFIG_HASH, CONFIG_MIRROR, CONFIG_SOURCE, PodExt};
 use davit_client::Informer;
+use davit_pods::pod::{CONFIG_HASH, CONFIG_MIRROR, CONFIG_SOURCE, PodExt};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};

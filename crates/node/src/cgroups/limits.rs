@@ -3,12 +3,12 @@
 //! A pod's weight is what it requests, so that containers of different pods share a busy machine by their requests. It
 //! is held to its limits as a whole only where all of it has limits, or the pod as such has one (KEP-2837).
 
-use crate::pod::{PodExt, Role};
-use crate::resources::{
+use davit_oci::cgroup::Limits;
+use davit_pods::pod::{PodExt, Role};
+use davit_pods::resources::{
     Amounts, QUOTA_PERIOD, Qos, container_limit, cpu_quota, cpu_shares, pod_level,
     pod_limits as limits_of, pod_requests,
 };
-use davit_oci::cgroup::Limits;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 /// No limit.

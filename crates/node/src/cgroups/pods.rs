@@ -1,8 +1,8 @@
 //! The cgroups above containers: all pods, the classes of service, each pod.
 
 use super::{CgroupDriver, limits};
-use crate::resources::{Amounts, Qos};
 use davit_oci::cgroup::{Cgroup, Error, Hierarchies, Limits};
+use davit_pods::resources::{Amounts, Qos};
 use k8s_openapi::api::core::v1::Pod;
 use std::time::Duration;
 

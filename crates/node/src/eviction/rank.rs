@@ -2,8 +2,8 @@
 
 use super::signals::{Signal, Threshold};
 use super::state::Observations;
-use crate::pod::PodExt;
-use crate::resources::{amount, pod_requests};
+use davit_pods::pod::PodExt;
+use davit_pods::resources::{amount, pod_requests};
 use k8s_openapi::api::core::v1::Pod;
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;

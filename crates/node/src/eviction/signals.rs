@@ -1,7 +1,7 @@
 //! What can run short on a node, and at which point that counts as short.
 
-use crate::durations;
 use davit_api::quantity::Quantity;
+use davit_pods::durations;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

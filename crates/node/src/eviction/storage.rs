@@ -2,9 +2,9 @@
 //! may is evicted, however much is left on the node.
 
 use super::measure;
-use crate::paths::Paths;
-use crate::pod::{PodExt, Role};
-use crate::resources::{container_limit, value};
+use davit_pods::paths::Paths;
+use davit_pods::pod::{PodExt, Role};
+use davit_pods::resources::{container_limit, value};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -2,8 +2,8 @@
 
 use super::{ConfigError, KubeletConfig, bytes, value, wrong};
 use crate::agent::NodeOptions;
-use crate::resources::Amounts;
 use davit_api::quantity::Quantity;
+use davit_pods::resources::Amounts;
 use davit_topology::CpuSet;
 use davit_topology::memory::MEMORY;
 

@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use super::{ConfigError, KubeletConfig, value, wrong};
 use crate::agent::NodeOptions;
-use crate::durations;
 use crate::server::Authorize;
+use davit_pods::durations;
 
 /// `authentication`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]

@@ -1,8 +1,8 @@
 //! Files as people and kubeadm write them.
 
 use super::*;
-use crate::resources::Amounts;
 use crate::server::Authorize;
+use davit_pods::resources::Amounts;
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 

@@ -129,7 +129,8 @@ mod tests {
             std::fs::write(logs.join(name), "x").unwrap();
             std::fs::write(host.join(name), "x").unwrap();
         }
-        let paths = crate::paths::Paths::new(tmp.path().join("kubelet"), tmp.path().join("pods"));
+        let paths =
+            davit_pods::paths::Paths::new(tmp.path().join("kubelet"), tmp.path().join("pods"));
         let log = LogFile::new(&paths, &logs.join("1.log"));
         remove_log(&log).unwrap();
         let left = std::fs::read_dir(&logs)

@@ -2,7 +2,7 @@
 
 use super::Kind;
 use super::check::Outcome;
-use crate::pod::PodExt;
+use davit_pods::pod::PodExt;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;

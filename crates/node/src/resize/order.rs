@@ -1,7 +1,7 @@
 //! Who gets room first when several resizes wait for it.
 
-use crate::pod::PodExt;
-use crate::resources::{Amounts, Qos};
+use davit_pods::pod::PodExt;
+use davit_pods::resources::{Amounts, Qos};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use std::cmp::Reverse;

@@ -1,7 +1,7 @@
 //! What a resized pod was granted, in a file of its directory.
 
 use super::Sizes;
-use crate::paths::{PRIVATE_DIR, Paths};
+use davit_pods::paths::{PRIVATE_DIR, Paths};
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -52,7 +52,7 @@ fn the_status_tells_what_the_pod_as_a_whole_was_granted() {
             .unwrap()
     };
     let before = with("1", json!({}));
-    let told = crate::resources::pod_resources(&before);
+    let told = davit_pods::resources::pod_resources(&before);
     let status = json!({"allocatedResources": told.requests, "resources": told});
     let wanted = with("3", status);
     let granted = Sizes::by_status(&wanted);
@@ -145,7 +145,7 @@ fn events_carry_the_sizes() {
 #[test]
 fn a_record_survives() {
     let dir = tempfile::tempdir().unwrap();
-    let paths = crate::paths::Paths::new(dir.path().join("k"), dir.path().join("log"));
+    let paths = davit_pods::paths::Paths::new(dir.path().join("k"), dir.path().join("log"));
     assert_eq!(Record::load(&paths, "u").unwrap(), None);
     let record = Record {
         granted: Sizes::of(&one("1", "1Gi")),

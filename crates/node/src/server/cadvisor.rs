@@ -10,12 +10,14 @@ use super::exposition::serve_text;
 use super::text;
 use super::usage::{self, ContainerUsage, NodeUsage, PodUsage, Usage};
 use crate::context::Context;
-use crate::pod::PodExt;
-use crate::resources::{QUOTA_PERIOD, container_limit, container_request, cpu_quota, cpu_shares};
 use crate::runtime_state::keys;
-use crate::volumes::file_system;
 use davit_oci::cgroup::{self, Breakdown};
 use davit_oci::runtime::{InterfaceTraffic, SandboxTraffic};
+use davit_pods::pod::PodExt;
+use davit_pods::resources::{
+    QUOTA_PERIOD, container_limit, container_request, cpu_quota, cpu_shares,
+};
+use davit_podvolumes::file_system;
 use davit_streaming::Body;
 use http::{Response, StatusCode};
 use k8s_openapi::api::core::v1::{Container, Pod};

@@ -6,8 +6,8 @@
 
 use crate::agent::NodeOptions;
 use crate::context::Context;
-use crate::durations;
 use crate::server::Authorize;
+use davit_pods::durations;
 use davit_streaming::Body;
 use davit_topology::PolicyKind;
 use http::Response;

@@ -3,11 +3,11 @@
 use super::{flag, parameter, query, text};
 use crate::context::Context;
 use crate::logs::{LogFile, LogOptions, LogReader, Writing};
-use crate::pod::PodExt;
 use crate::runtime_state::{ContainerRecord, State, observe};
 use async_trait::async_trait;
 use bytes::Bytes;
 use davit_oci::runtime::Runtime;
+use davit_pods::pod::PodExt;
 use davit_streaming::Body;
 use futures::stream;
 use http::{Request, Response, StatusCode};

@@ -3,8 +3,8 @@
 use super::usage::{self, ContainerUsage, NodeUsage, PodUsage};
 use super::{json, text};
 use crate::context::Context;
-use crate::volumes::{VolumeFigures, file_system};
 use davit_csi::VolumeStats;
+use davit_podvolumes::{VolumeFigures, file_system};
 use davit_proto::cri::v1 as cri;
 use davit_streaming::Body;
 use http::{Response, StatusCode};

@@ -2,9 +2,9 @@
 
 use super::{Shared, flag, parameter, query, text};
 use crate::context::Context;
-use crate::pod::PodExt;
 use crate::runtime_state::{PodRuntime, State, observe};
 use davit_oci::runtime::{ExecSession, Streaming, TerminalSize};
+use davit_pods::pod::PodExt;
 use davit_proto::cri::v1 as cri;
 use davit_streaming::remotecommand::{ExitStatus, Pending, Process, Streams, negotiate_session};
 use davit_streaming::{Body, portforward, proxy};

@@ -3,9 +3,9 @@
 //! nobody set it). Others, such as readiness gates, are left as they are.
 
 use super::Input;
-use crate::pod::{PodExt, Role, init_role};
 use crate::resize::{IN_PROGRESS, PENDING};
 use crate::restart_all::{self, Step};
+use davit_pods::pod::{PodExt, Role, init_role};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -1,11 +1,12 @@
 //! Statuses of the single containers.
 
-use super::{Input, Waiting};
+use super::Input;
 use crate::plan::ProbeResult;
-use crate::pod::{PodExt, Role};
-use crate::resources::container_request;
 use crate::restart_all;
 use crate::runtime_state::{ContainerRecord, State};
+use davit_pods::pod::Waiting;
+use davit_pods::pod::{PodExt, Role};
+use davit_pods::resources::container_request;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
     ContainerStateWaiting, ContainerStatus, ContainerUser, LinuxContainerUser, PodStatus,

@@ -1,8 +1,8 @@
 //! The phase of a pod out of the states of its containers.
 
 use super::Input;
-use crate::pod::{PodExt, Role, init_role, restarts_after_exit};
 use crate::restart_all;
+use davit_pods::pod::{PodExt, Role, init_role, restarts_after_exit};
 use k8s_openapi::api::core::v1::{
     Container, ContainerStateTerminated, ContainerStatus, Pod, PodStatus,
 };

@@ -1,10 +1,10 @@
 //! What becomes of a pod one of whose devices breaks.
 
 use super::Worker;
-use crate::pod::PodExt;
 use crate::runtime_state::{PodRuntime, State};
 use crate::status::NodeDecision;
 use davit_containermanager::devices::{HeldDevice, UnhealthyPolicy};
+use davit_pods::pod::PodExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

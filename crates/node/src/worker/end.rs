@@ -3,10 +3,10 @@
 use super::{Desired, Next, Stage, Worker};
 use crate::context::Context;
 use crate::hooks::run_hook;
-use crate::pod::{PodExt, Role};
 use crate::runtime_state::{ContainerRecord, PodRuntime, keys};
 use davit_beneath::{Links, Root};
 use davit_oci::runtime::Error;
+use davit_pods::pod::{PodExt, Role};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
 use std::time::{Duration, Instant};

@@ -2,14 +2,14 @@
 
 use super::Worker;
 use crate::plan::{Kill, KillReason};
-use crate::pod::{PodExt, Role};
 use crate::resize::{
     self, Actual, IN_PROGRESS, NodeLimits, PENDING, Record, Sizes, details, needs_restart,
     same_size,
 };
-use crate::resources;
 use crate::runtime_state::{PodRuntime, State};
-use crate::status::Waiting;
+use davit_pods::pod::Waiting;
+use davit_pods::pod::{PodExt, Role};
+use davit_pods::resources;
 use davit_proto::cri::v1 as cri;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, ResourceRequirements};

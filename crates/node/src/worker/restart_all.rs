@@ -1,10 +1,10 @@
 //! Does what a restart rule with the action `RestartAllContainers` asks for.
 
 use super::{Next, Worker};
-use crate::pod::{PodExt, Role};
 use crate::restart_all::{self, Step};
 use crate::runtime_state::{ContainerRecord, PodRuntime, State};
 use davit_oci::runtime::Error;
+use davit_pods::pod::{PodExt, Role};
 use k8s_openapi::api::core::v1::Pod;
 use std::sync::Arc;
 use std::time::Duration;

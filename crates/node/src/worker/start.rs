@@ -3,13 +3,13 @@
 use super::Worker;
 use crate::container_config::{self, ContainerParts};
 use crate::hooks::run_hook;
-use crate::images::{ImageVolumes, Present};
 use crate::logs::{LogFile, remove_log};
 use crate::plan::{Start, backoff_key};
-use crate::pod::{PodExt, Role};
 use crate::runtime_conditions::network_problem;
 use crate::runtime_state::{PodRuntime, State};
-use crate::status::Waiting;
+use davit_podimages::{ImageVolumes, Present};
+use davit_pods::pod::Waiting;
+use davit_pods::pod::{PodExt, Role};
 use davit_proto::cri::v1 as cri;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;

@@ -5,10 +5,10 @@ use super::{Next, RESYNC, Stage, Worker};
 use crate::admission::Refusal;
 use crate::agent::csi_drivers;
 use crate::plan::{self, Kill, KillReason, Plan, Sandbox, Start};
-use crate::pod::PodExt;
 use crate::runtime_state::PodRuntime;
-use crate::status::{NodeDecision, Waiting};
-use crate::volumes;
+use crate::status::NodeDecision;
+use davit_pods::pod::PodExt;
+use davit_pods::pod::Waiting;
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use std::time::{Duration, Instant};
@@ -231,7 +231,7 @@ impl Worker {
     async fn prepare_volumes(&mut self, runtime: &PodRuntime, limit: Duration) -> Result<(), Next> {
         let fresh = self.volumes_at.is_some_and(|at| at.elapsed() < limit);
         // An ephemeral container may use a volume that no other does.
-        if fresh && volumes::are_all(&self.pod, &self.volumes) {
+        if fresh && davit_podvolumes::are_all(&self.pod, &self.volumes) {
             return Ok(());
         }
         let (ctx, pod, input) = (self.ctx.clone(), self.pod.clone(), self.input.clone());

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use davit_api::kinds;
 use davit_api::status::Status;
+use davit_registry::{ResourceInfo, convert, object};
 use davit_schema::protobuf;
 use davit_watchcache::{Delivery, WatchItem};
 use serde_json::{Value, json};
 
 use crate::context::Context;
-use crate::convert;
 use crate::negotiate::{Accepted, Form, Media};
-use crate::object;
-use crate::registry::ResourceInfo;
 use crate::respond::{self, Include};
 
 /// Formats under which an event's bytes are shared; 1 is the cache's own.

@@ -1,0 +1,245 @@
+//! Registry credentials from a pod's pull secrets.
+
+use super::pulled::CredentialOrigin;
+use base64::Engine as _;
+use davit_pods::objects::ObjectSource;
+use davit_pods::pod::PodExt;
+use davit_proto::cri::v1 as cri;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Entry {
+    username: String,
+    password: String,
+    auth: String,
+    identitytoken: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Config {
+    auths: BTreeMap<String, Entry>,
+}
+
+/// Credentials by registry pattern.
+#[derive(Default)]
+pub(super) struct Keyring {
+    entries: Vec<(String, Credential)>,
+}
+
+/// What is shown to a registry, and whose it is.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Credential {
+    pub(super) auth: cri::AuthConfig,
+    pub(super) source: Source,
+}
+
+/// Where credentials come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A pull secret of the pod.
+    Secret(CredentialOrigin),
+    /// A plugin, for the pod's service account.
+    ServiceAccount(CredentialOrigin),
+    /// A plugin, for this very pod.
+    Pod,
+    /// A plugin, for every pod of the node.
+    Node,
+}
+
+impl Keyring {
+    /// The credentials in the pod's `imagePullSecrets`; secrets that are missing or malformed are left out, and the
+    /// pull fails if they were needed.
+    pub(super) async fn of_pod(pod: &Pod, objects: &dyn ObjectSource) -> Self {
+        let mut out = Self::default();
+        for reference in pod.pod_spec().image_pull_secrets.iter().flatten() {
+            match objects.secret(pod.ns(), &reference.name).await {
+                Ok(Some(secret)) => out.add(&secret),
+                Ok(None) => {
+                    tracing::warn!(pod = %pod.format(), secret = %reference.name, "image pull secret not found");
+                }
+                Err(error) => {
+                    tracing::warn!(pod = %pod.format(), secret = %reference.name, %error, "cannot read image pull secret");
+                }
+            }
+        }
+        out.sort();
+        out
+    }
+
+    /// The same with credentials from elsewhere; of patterns of the same length the pod's own come first.
+    #[must_use]
+    pub(super) fn with(mut self, more: Vec<(String, Credential)>) -> Self {
+        self.entries.extend(more);
+        self.sort();
+        self
+    }
+
+    fn sort(&mut self) {
+        self.entries
+            .sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.len()));
+    }
+
+    fn add(&mut self, secret: &Secret) {
+        let metadata = secret.metadata.clone();
+        let place = CredentialOrigin {
+            uid: metadata.uid.unwrap_or_default(),
+            namespace: metadata.namespace.unwrap_or_default(),
+            name: metadata.name.unwrap_or_default(),
+        };
+        let credential = |(pattern, entry): (String, Entry)| {
+            let source = Source::Secret(place.clone());
+            let auth = auth(entry);
+            (normalize(&pattern), Credential { auth, source })
+        };
+        let data = secret.data.as_ref();
+        if let Some(bytes) = data.and_then(|d| d.get(".dockerconfigjson")) {
+            let config: Config = serde_json::from_slice(&bytes.0).unwrap_or_default();
+            self.entries
+                .extend(config.auths.into_iter().map(credential));
+        }
+        if let Some(bytes) = data.and_then(|d| d.get(".dockercfg")) {
+            let auths: BTreeMap<String, Entry> =
+                serde_json::from_slice(&bytes.0).unwrap_or_default();
+            self.entries.extend(auths.into_iter().map(credential));
+        }
+    }
+
+    /// Credentials that fit an image, the most specific first.
+    pub(super) fn lookup(&self, image: &str) -> Vec<Credential> {
+        let image = full_name(image);
+        self.entries
+            .iter()
+            .filter(|(pattern, _)| matches(pattern, &image))
+            .map(|(_, credential)| credential.clone())
+            .collect()
+    }
+}
+
+fn auth(entry: Entry) -> cri::AuthConfig {
+    let decoded = base64::engine::general_purpose::STANDARD
+        .decode(entry.auth.trim())
+        .ok();
+    let pair = decoded.and_then(|d| String::from_utf8(d).ok());
+    let pair = pair.as_deref().and_then(|p| p.split_once(':'));
+    let pick = |given: String, other: Option<&str>| {
+        if given.is_empty() {
+            other.unwrap_or_default().to_owned()
+        } else {
+            given
+        }
+    };
+    cri::AuthConfig {
+        username: pick(entry.username, pair.map(|p| p.0)),
+        password: pick(entry.password, pair.map(|p| p.1)),
+        identity_token: entry.identitytoken,
+        ..cri::AuthConfig::default()
+    }
+}
+
+/// `https://index.docker.io/v1/` and its like become a host with optional path.
+fn normalize(key: &str) -> String {
+    let key = schemeless(key)
+        .trim_end_matches('/')
+        .trim_end_matches("/v1")
+        .trim_end_matches("/v2");
+    if key == "docker.io" {
+        "index.docker.io".to_owned()
+    } else {
+        key.to_owned()
+    }
+}
+
+/// A registry pattern without `https://`.
+pub(super) fn schemeless(pattern: &str) -> &str {
+    let pattern = pattern.strip_prefix("https://").unwrap_or(pattern);
+    pattern.strip_prefix("http://").unwrap_or(pattern)
+}
+
+/// The full name of an image without tag and digest, as credential providers are asked for it.
+pub(super) fn repository(image: &str) -> String {
+    let name = image.split_once('@').map_or(image, |(name, _)| name);
+    let name = match name.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => name,
+        _ => name,
+    };
+    let full = full_name(name);
+    match full.strip_prefix("index.docker.io/") {
+        Some(path) => format!("docker.io/{path}"),
+        None => full,
+    }
+}
+
+fn full_name(image: &str) -> String {
+    let (first, rest) = image.split_once('/').unwrap_or(("", image));
+    let is_host = first.contains(['.', ':']) || first == "localhost";
+    match (is_host, first) {
+        (true, "docker.io") => format!("index.docker.io/{rest}"),
+        (true, _) => image.to_owned(),
+        (false, "") => format!("index.docker.io/library/{image}"),
+        (false, _) => format!("index.docker.io/{image}"),
+    }
+}
+
+pub(super) fn matches(pattern: &str, image: &str) -> bool {
+    let (pattern_host, pattern_path) = pattern.split_once('/').unwrap_or((pattern, ""));
+    let (host, path) = image.split_once('/').unwrap_or((image, ""));
+    if !path.starts_with(pattern_path) {
+        return false;
+    }
+    let (pattern_labels, labels): (Vec<_>, Vec<_>) =
+        (pattern_host.split('.').collect(), host.split('.').collect());
+    pattern_labels.len() == labels.len()
+        && pattern_labels.iter().zip(&labels).all(|(p, l)| glob(p, l))
+}
+
+fn glob(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((head, tail)) => text.strip_prefix(head).is_some_and(|rest| {
+            tail.is_empty()
+                || rest.char_indices().any(|(i, _)| glob(tail, &rest[i..]))
+                || glob(tail, "")
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use davit_pods::objects::FixedObjects;
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn pull_secrets_are_matched_by_registry() {
+        let encode = |t: &str| base64::engine::general_purpose::STANDARD.encode(t);
+        let config = json!({"auths": {
+            "https://index.docker.io/v1/": {"auth": encode("hub:pw")},
+            "*.example.com": {"username": "u", "password": "p"},
+            "reg.example.com/team": {"username": "team", "password": "p"},
+        }});
+        let objects = FixedObjects::from_json(&[
+            json!({"kind": "Secret", "metadata": {"name": "s", "namespace": "default"},
+            "data": {".dockerconfigjson": encode(&config.to_string())}}),
+        ]);
+        let pod: Pod =
+            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "default"},
+            "spec": {"containers": [], "imagePullSecrets": [{"name": "s"}, {"name": "none"}]}}))
+            .unwrap();
+        let ring = Keyring::of_pod(&pod, &objects).await;
+        let users = |image: &str| {
+            ring.lookup(image)
+                .into_iter()
+                .map(|credential| credential.auth.username)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(users("busybox"), ["hub"]);
+        assert_eq!(users("docker.io/library/busybox:1"), ["hub"]);
+        assert_eq!(users("reg.example.com/team/app"), ["team", "u"]);
+        assert_eq!(users("reg.example.com/other"), ["u"]);
+        assert!(users("ghcr.io/x/y").is_empty());
+    }
+}

@@ -1,0 +1,113 @@
+//! Exponential back-off with upstream's rules for container restarts and image pulls.
+//!
+//! An entry grows at each failure and is forgotten when nothing failed for twice the maximum. The first retry is
+//! immediate: only an item that failed before waits.
+
+use jiff::{SignedDuration, Timestamp};
+use std::collections::HashMap;
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    wait: SignedDuration,
+    updated: Timestamp,
+}
+
+/// Back-off of several items, each by its key.
+#[derive(Debug, Clone)]
+pub struct Backoff {
+    initial: SignedDuration,
+    max: SignedDuration,
+    entries: HashMap<String, Entry>,
+}
+
+impl Backoff {
+    /// Waits from `initial` doubling to `max`.
+    pub fn new(initial: SignedDuration, max: SignedDuration) -> Self {
+        Self {
+            initial,
+            max,
+            entries: HashMap::new(),
+        }
+    }
+
+    /// Container restarts: 10 s doubling to 5 min, forgotten after 10 min without failure.
+    pub fn container_restarts() -> Self {
+        Self::new(SignedDuration::from_secs(10), SignedDuration::from_mins(5))
+    }
+
+    /// The whole wait that applies to `key`, zero when it never failed.
+    pub fn wait(&self, key: &str) -> SignedDuration {
+        self.entries
+            .get(key)
+            .map_or(SignedDuration::ZERO, |e| e.wait)
+    }
+
+    /// What is left of the wait when the last failure was at `since`; `None` when the item may go on.
+    pub fn remaining(&self, key: &str, since: Timestamp, now: Timestamp) -> Option<SignedDuration> {
+        let entry = self.entries.get(key)?;
+        if self.expired(entry, since) {
+            return None;
+        }
+        let left = entry.wait - now.duration_since(since);
+        left.is_positive().then_some(left)
+    }
+
+    /// Notes an attempt after a failure at `since`: the next wait is twice as long, or the initial one after a quiet time.
+    pub fn next(&mut self, key: &str, since: Timestamp, now: Timestamp) {
+        let wait = match self.entries.get(key) {
+            Some(entry) if !self.expired(entry, since) => (entry.wait * 2).min(self.max),
+            _ => self.initial,
+        };
+        self.entries
+            .insert(key.to_owned(), Entry { wait, updated: now });
+    }
+
+    /// Forgets one item.
+    pub fn forget(&mut self, key: &str) {
+        self.entries.remove(key);
+    }
+
+    fn expired(&self, entry: &Entry, since: Timestamp) -> bool {
+        since.duration_since(entry.updated) > self.max * 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(s: i64) -> Timestamp {
+        Timestamp::from_second(s).unwrap()
+    }
+
+    #[test]
+    fn first_retry_is_immediate_then_doubles_to_the_limit() {
+        let mut b = Backoff::container_restarts();
+        assert_eq!(b.remaining("c", at(0), at(0)), None);
+        let mut expected = 10;
+        let mut now = 0;
+        for _ in 0..8 {
+            b.next("c", at(now), at(now));
+            assert_eq!(b.wait("c").as_secs(), expected);
+            assert_eq!(
+                b.remaining("c", at(now + 1), at(now + 2))
+                    .map(|d| d.as_secs()),
+                Some(expected - 1)
+            );
+            assert_eq!(b.remaining("c", at(now + 1), at(now + 1 + expected)), None);
+            now += expected;
+            expected = (expected * 2).min(300);
+        }
+    }
+
+    #[test]
+    fn ten_quiet_minutes_reset() {
+        let mut b = Backoff::container_restarts();
+        b.next("c", at(0), at(0));
+        b.next("c", at(1), at(1));
+        assert_eq!(b.wait("c").as_secs(), 20);
+        assert_eq!(b.remaining("c", at(700), at(700)), None);
+        b.next("c", at(700), at(700));
+        assert_eq!(b.wait("c").as_secs(), 10);
+    }
+}

@@ -1,0 +1,321 @@
+//! The files that objects, tokens and pod fields become in a volume.
+
+use super::{Cause, Volumes, trust_bundle};
+use davit_disk::published::{File, Payload};
+use davit_pods::env::{NodeFacts, field_value, resource_value};
+use davit_pods::objects::ObjectSource;
+use davit_pods::pod::PodExt;
+use k8s_openapi::api::core::v1::{
+    ConfigMapVolumeSource, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource,
+    SecretVolumeSource,
+};
+use std::collections::BTreeMap;
+
+const DEFAULT_MODE: i32 = 0o644;
+const TOKEN_SECONDS: i64 = 3600;
+
+/// Bytes of a volume's files at most: a pod may name a key of a megabyte as often as it likes.
+const MAX_BYTES: usize = 32 << 20;
+/// Files of a volume at most; more than an object has keys.
+const MAX_FILES: usize = 1 << 16;
+
+type Data = BTreeMap<String, Vec<u8>>;
+
+/// The files of a volume, as far as they are known.
+#[derive(Default)]
+pub(super) struct Files {
+    payload: Payload,
+    added: usize,
+    bytes: usize,
+}
+
+impl Files {
+    /// Adds a file of that many bytes, which is not made if it is too much.
+    fn add(&mut self, path: &str, bytes: usize, make: impl FnOnce() -> File) -> Result<(), Cause> {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.added += 1;
+        if self.bytes > MAX_BYTES || self.added > MAX_FILES {
+            return Err(Cause::TooMuch {
+                files: MAX_FILES,
+                mebibytes: MAX_BYTES >> 20,
+            });
+        }
+        self.payload.insert(path.to_owned(), make());
+        Ok(())
+    }
+
+    /// What is in the volume.
+    pub(super) fn into_payload(self) -> Payload {
+        self.payload
+    }
+}
+
+struct Selection<'a> {
+    items: Option<&'a Vec<KeyToPath>>,
+    mode: i32,
+    optional: bool,
+    kind: &'static str,
+}
+
+pub(super) async fn config_map(
+    pod: &Pod,
+    source: &ConfigMapVolumeSource,
+    objects: &dyn ObjectSource,
+    files: &mut Files,
+) -> Result<(), Cause> {
+    let selection = Selection {
+        items: source.items.as_ref(),
+        mode: source.default_mode.unwrap_or(DEFAULT_MODE),
+        optional: source.optional == Some(true),
+        kind: "config",
+    };
+    config_map_files(pod, &source.name, &selection, objects, files).await
+}
+
+pub(super) async fn secret(
+    pod: &Pod,
+    source: &SecretVolumeSource,
+    objects: &dyn ObjectSource,
+    files: &mut Files,
+) -> Result<(), Cause> {
+    let selection = Selection {
+        items: source.items.as_ref(),
+        mode: source.default_mode.unwrap_or(DEFAULT_MODE),
+        optional: source.optional == Some(true),
+        kind: "secret",
+    };
+    secret_files(
+        pod,
+        source.secret_name.as_deref().unwrap_or_default(),
+        &selection,
+        objects,
+        files,
+    )
+    .await
+}
+
+async fn config_map_files(
+    pod: &Pod,
+    name: &str,
+    selection: &Selection<'_>,
+    objects: &dyn ObjectSource,
+    files: &mut Files,
+) -> Result<(), Cause> {
+    let Some(map) = objects.config_map(pod.ns(), name).await? else {
+        return missing(selection, "configmap", name);
+    };
+    let mut data: Data = map
+        .data
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(k, v)| (k, v.into_bytes()))
+        .collect();
+    data.extend(
+        map.binary_data
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(k, v)| (k, v.0)),
+    );
+    select(data, selection, files)
+}
+
+async fn secret_files(
+    pod: &Pod,
+    name: &str,
+    selection: &Selection<'_>,
+    objects: &dyn ObjectSource,
+    files: &mut Files,
+) -> Result<(), Cause> {
+    let Some(secret) = objects.secret(pod.ns(), name).await? else {
+        return missing(selection, "secret", name);
+    };
+    let data = secret.data.unwrap_or_default();
+    let data = data.into_iter().map(|(k, v)| (k, v.0)).collect();
+    select(data, selection, files)
+}
+
+fn missing(selection: &Selection<'_>, kind: &'static str, name: &str) -> Result<(), Cause> {
+    if selection.optional {
+        Ok(())
+    } else {
+        Err(Cause::Missing {
+            kind,
+            name: name.to_owned(),
+        })
+    }
+}
+
+fn file(data: Vec<u8>, mode: i32) -> File {
+    File {
+        data,
+        mode: u32::try_from(mode).unwrap_or(0o644) & 0o777,
+        owner: None,
+    }
+}
+
+fn select(data: Data, selection: &Selection<'_>, files: &mut Files) -> Result<(), Cause> {
+    let Some(items) = selection.items.filter(|i| !i.is_empty()) else {
+        for (key, content) in data {
+            files.add(&key, content.len(), || file(content, selection.mode))?;
+        }
+        return Ok(());
+    };
+    for item in items {
+        match data.get(&item.key) {
+            Some(content) => {
+                let mode = item.mode.unwrap_or(selection.mode);
+                files.add(&item.path, content.len(), || file(content.clone(), mode))?;
+            }
+            None if selection.optional => {}
+            None => {
+                return Err(Cause::MissingKey {
+                    kind: selection.kind,
+                    key: item.key.clone(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn downward(
+    pod: &Pod,
+    items: &[DownwardAPIVolumeFile],
+    default_mode: Option<i32>,
+    facts: &NodeFacts,
+    files: &mut Files,
+) -> Result<(), Cause> {
+    for item in items {
+        let text = match (&item.field_ref, &item.resource_field_ref) {
+            (Some(field), _) => field_value(pod, &field.field_path, facts)?,
+            (None, Some(resource)) => resource_value(pod, None, resource, facts)?,
+            (None, None) => String::new(),
+        };
+        let mode = item.mode.or(default_mode).unwrap_or(DEFAULT_MODE);
+        files.add(&item.path, text.len(), || file(text.into_bytes(), mode))?;
+    }
+    Ok(())
+}
+
+pub(super) async fn projected(
+    volumes: &Volumes,
+    pod: &Pod,
+    volume: &str,
+    source: &ProjectedVolumeSource,
+    facts: &NodeFacts,
+    files: &mut Files,
+) -> Result<(), Cause> {
+    let default_mode = source.default_mode.unwrap_or(DEFAULT_MODE);
+    let objects = &*volumes.objects;
+    for part in source.sources.iter().flatten() {
+        if let Some(map) = &part.config_map {
+            let optional = map.optional == Some(true);
+            let selection = Selection {
+                items: map.items.as_ref(),
+                mode: default_mode,
+                optional,
+                kind: "config",
+            };
+            config_map_files(pod, &map.name, &selection, objects, files).await?;
+        } else if let Some(secret) = &part.secret {
+            let optional = secret.optional == Some(true);
+            let selection = Selection {
+                items: secret.items.as_ref(),
+                mode: default_mode,
+                optional,
+                kind: "secret",
+            };
+            secret_files(pod, &secret.name, &selection, objects, files).await?;
+        } else if let Some(fields) = &part.downward_api {
+            let items = fields.items.as_deref().unwrap_or_default();
+            downward(pod, items, Some(default_mode), facts, files)?;
+        } else if let Some(token) = &part.service_account_token {
+            let audience = token.audience.as_deref().filter(|a| !a.is_empty());
+            let seconds = token.expiration_seconds.unwrap_or(TOKEN_SECONDS);
+            let held = volumes
+                .tokens
+                .token(pod, volume, &token.path, audience, seconds)
+                .await?;
+            files.add(&token.path, held.token.len(), || {
+                token_file(pod, held.token, default_mode)
+            })?;
+        } else if let Some(bundle) = &part.cluster_trust_bundle {
+            let text = trust_bundle::anchors(bundle, objects).await?;
+            files.add(&bundle.path, text.len(), || {
+                token_file(pod, text, default_mode)
+            })?;
+        } else if part.pod_certificate.is_some() {
+            return Err(Cause::NotBuilt("projected podCertificate"));
+        }
+    }
+    Ok(())
+}
+
+/// A token, and a bundle as well, is readable by its user only, where the pod says who that is.
+fn token_file(pod: &Pod, text: String, default_mode: i32) -> File {
+    let owner = common_user(pod);
+    let grouped = pod
+        .pod_spec()
+        .security_context
+        .as_ref()
+        .is_some_and(|c| c.fs_group.is_some());
+    let mode = if owner.is_some() || grouped {
+        0o600
+    } else {
+        default_mode
+    };
+    File {
+        owner,
+        ..file(text.into_bytes(), mode)
+    }
+}
+
+/// The user that every container of the pod runs as.
+fn common_user(pod: &Pod) -> Option<u32> {
+    let of_pod = pod
+        .pod_spec()
+        .security_context
+        .as_ref()
+        .and_then(|c| c.run_as_user);
+    let mut users = pod.all_containers().into_iter().map(|(_, c)| {
+        c.security_context
+            .as_ref()
+            .and_then(|s| s.run_as_user)
+            .or(of_pod)
+    });
+    let first = users.next()??;
+    if users.all(|u| u == Some(first)) {
+        u32::try_from(first).ok()
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_key_is_not_multiplied_without_end() {
+        let data = Data::from([("k".to_owned(), vec![0; 1 << 20])]);
+        let select_times = |times: usize| {
+            let items = (0..times).map(|n| json!({"key": "k", "path": format!("f{n}")}));
+            let items: Vec<KeyToPath> =
+                serde_json::from_value(items.collect::<Vec<_>>().into()).unwrap();
+            let selection = Selection {
+                items: Some(&items),
+                mode: DEFAULT_MODE,
+                optional: false,
+                kind: "config",
+            };
+            let mut files = Files::default();
+            let outcome = select(data.clone(), &selection, &mut files);
+            (outcome, files.into_payload().len())
+        };
+        assert!(matches!(select_times(32), (Ok(()), 32)));
+        let (outcome, made) = select_times(5000);
+        assert!(matches!(outcome, Err(Cause::TooMuch { .. })));
+        assert_eq!(made, 32);
+    }
+}
