@@ -214,6 +214,8 @@ spec:
         ["rollout", "status", "statefulset/db", "--timeout=30s"],
     );
 
+    let cause = "kubernetes.io/change-cause=a second image";
+    kubectl(&cluster, &k, ["annotate", "statefulset/db", cause]);
     kubectl(
         &cluster,
         &k,
@@ -243,6 +245,12 @@ spec:
         &k,
         ["rollout", "status", "statefulset/db", "--timeout=30s"],
     );
+    let history = kubectl(&cluster, &k, ["rollout", "history", "statefulset/db"]);
+    let causes: Vec<&str> = history
+        .lines()
+        .filter(|l| l.contains("a second image"))
+        .collect();
+    assert_eq!(causes.len(), 1, "{history}");
     kubectl(&cluster, &k, ["rollout", "undo", "statefulset/db"]);
     eventually("back again", SOON, || image("db-1") == "example.test/c:1");
 

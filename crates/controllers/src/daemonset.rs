@@ -87,7 +87,13 @@ impl Reconcile for DaemonSets {
             return Ok(Next::Wait);
         }
         owner.claim_pods(&self.client, &self.informers).await?;
-        let history = History::sync(&self.client, &owner, &spec.template).await?;
+        let history = History::sync(
+            &self.client,
+            &owner,
+            set.metadata.annotations.as_ref(),
+            &spec.template,
+        )
+        .await?;
         let nodes = self.informers.nodes.list();
         let now = Timestamp::now();
         let placement = placement(&spec, &nodes, owner.live_pods(&self.client).await?);

@@ -6,6 +6,7 @@ use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, ListParams, PostParams};
+use std::collections::BTreeMap;
 
 /// Label that tells the pods of one revision from those of another.
 pub(crate) const HASH: &str = "controller-revision-hash";
@@ -17,10 +18,12 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Reads the history and makes the revision of the present template the newest.
+    /// Reads the history and makes the revision of the present template the newest. A new one has the annotations that its
+    /// owner has now, among them the cause of the change that `kubectl rollout history` shows.
     pub(crate) async fn sync(
         client: &kube::Client,
         owner: &Owner,
+        annotations: Option<&BTreeMap<String, String>>,
         template: &PodTemplateSpec,
     ) -> Result<Self, Error> {
         let api: kube::Api<ControllerRevision> =
@@ -57,7 +60,8 @@ impl History {
                     .context(|| format!("renumber revision {name}"))?
             }
             None => {
-                let wanted = new_revision(owner, template, data, newest + 1);
+                let mut wanted = new_revision(owner, template, data, newest + 1);
+                wanted.metadata.annotations = annotations.cloned();
                 let name = wanted.metadata.name.clone().unwrap_or_default();
                 exists_is_none(api.create(&PostParams::default(), &wanted).await)
                     .context(|| format!("create revision {name}"))?

@@ -68,7 +68,13 @@ impl Reconcile for StatefulSets {
             return Ok(Next::Wait);
         }
         owner.claim_pods(&self.client, &self.informers).await?;
-        let history = History::sync(&self.client, &owner, &spec.template).await?;
+        let history = History::sync(
+            &self.client,
+            &owner,
+            set.metadata.annotations.as_ref(),
+            &spec.template,
+        )
+        .await?;
         let update = history.name();
         let current = set
             .status

@@ -174,13 +174,14 @@ pub(super) fn repository(image: &str) -> String {
 }
 
 fn full_name(image: &str) -> String {
-    let (first, rest) = image.split_once('/').unwrap_or(("", image));
-    let is_host = first.contains(['.', ':']) || first == "localhost";
-    match (is_host, first) {
-        (true, "docker.io") => format!("index.docker.io/{rest}"),
-        (true, _) => image.to_owned(),
-        (false, "") => format!("index.docker.io/library/{image}"),
-        (false, _) => format!("index.docker.io/{image}"),
+    let (registry, path) = match image.split_once('/') {
+        Some(("docker.io", path)) => ("index.docker.io", path),
+        Some((host, path)) if host.contains(['.', ':']) || host == "localhost" => (host, path),
+        _ => ("index.docker.io", image),
+    };
+    match registry {
+        "index.docker.io" if !path.contains('/') => format!("{registry}/library/{path}"),
+        _ => format!("{registry}/{path}"),
     }
 }
 
@@ -241,5 +242,23 @@ mod tests {
         assert_eq!(users("reg.example.com/team/app"), ["team", "u"]);
         assert_eq!(users("reg.example.com/other"), ["u"]);
         assert!(users("ghcr.io/x/y").is_empty());
+    }
+
+    #[test]
+    fn the_hub_is_asked_for_by_one_name() {
+        for (image, full) in [
+            ("nginx:1", "docker.io/library/nginx"),
+            ("docker.io/nginx", "docker.io/library/nginx"),
+            ("index.docker.io/nginx", "docker.io/library/nginx"),
+            ("docker.io/a/nginx", "docker.io/a/nginx"),
+            ("a/nginx", "docker.io/a/nginx"),
+            ("localhost/nginx", "localhost/nginx"),
+            (
+                "reg.example.com:5000/nginx@sha256:0",
+                "reg.example.com:5000/nginx",
+            ),
+        ] {
+            assert_eq!(repository(image), full, "{image}");
+        }
     }
 }

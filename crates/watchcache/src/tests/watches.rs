@@ -82,7 +82,7 @@ async fn a_departure_shows_the_last_matching_state() {
     let WatchItem::Event(departure) = item(&mut watch).await else {
         panic!("an event")
     };
-    let shown: Value = serde_json::from_slice(departure.object().json()).unwrap();
+    let shown: Value = serde_json::from_slice(&departure.object().json()).unwrap();
     assert_eq!(shown["metadata"]["labels"]["l"], "in");
     assert_eq!(shown["metadata"]["resourceVersion"], left.to_string());
 }
