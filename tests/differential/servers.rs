@@ -54,6 +54,7 @@ impl Side {
         let mut config = kube::Config::new(url.parse().unwrap());
         config.accept_invalid_certs = true;
         config.read_timeout = Some(ANSWER);
+        config.default_retry = false;
         let token = (AUTHORIZATION, HeaderValue::from_static("Bearer admin"));
         config.headers.push(token);
         Self {
