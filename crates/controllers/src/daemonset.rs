@@ -98,6 +98,9 @@ impl Reconcile for DaemonSets {
         let now = Timestamp::now();
         let placement = placement(&spec, &nodes, owner.live_pods(&self.client).await?);
         let plan = plan(&spec, &placement, &history.hash(), now);
+        if !plan.create_on.is_empty() && !owner.is_there::<DaemonSet>(&self.client).await? {
+            return Ok(Next::Wait);
+        }
         self.apply(&set, &owner, &spec, &plan, &history.hash())
             .await?;
         self.update_status(&set, &placement, &history.hash(), now)

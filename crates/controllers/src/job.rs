@@ -110,6 +110,9 @@ impl Reconcile for Jobs {
         owner.claim_pods(&self.client, &self.informers).await?;
         let pods = owner.live_pods(&self.client).await?;
         let mut plan = plan(&job, &pods, Timestamp::now());
+        if !plan.create.is_empty() && !owner.is_there::<Job>(&self.client).await? {
+            return Ok(Next::Wait);
+        }
         let created = self.apply(&job, &owner, &mut plan).await;
         let ended = self.record(job, &pods, &plan).await?;
         created?;

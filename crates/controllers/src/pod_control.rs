@@ -131,6 +131,25 @@ impl Owner {
             .collect())
     }
 
+    /// Whether the API server has the owner now, and it is not being deleted: what pods may be made for. Where the informer has
+    /// not heard that it went, the garbage collector takes them, and they would be made again, as fast as it goes.
+    pub(crate) async fn is_there<K>(&self, client: &kube::Client) -> Result<bool, Error>
+    where
+        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+            + Clone
+            + serde::de::DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let api: kube::Api<K> = kube::Api::namespaced(client.clone(), &self.namespace);
+        let (kind, name) = (&self.reference.kind, &self.reference.name);
+        let found = api.get_opt(name).await;
+        let found = found.context(|| format!("get {kind} {}/{name}", self.namespace))?;
+        Ok(found.is_some_and(|owner| {
+            let meta = owner.meta();
+            meta.uid.as_ref() == Some(&self.reference.uid) && meta.deletion_timestamp.is_none()
+        }))
+    }
+
     /// Makes an object without a controller the owner's.
     pub(crate) async fn adopt<K: Owned>(
         &self,
@@ -414,4 +433,48 @@ pub(crate) fn sort_for_deletion(pods: &mut [Arc<Pod>]) {
                     .cmp(&a.metadata.creation_timestamp)
             })
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A server that has one replica set, `web` with UID `1`, which is to go if `going`.
+    fn server(going: bool) -> kube::Client {
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let found = request.uri().path() == "/apis/apps/v1/namespaces/n/replicasets/web";
+            let going = going.then_some("2026-01-01T00:00:00Z");
+            let answer = match found {
+                true => {
+                    json!({ "metadata": { "name": "web", "uid": "1", "deletionTimestamp": going } })
+                }
+                false => {
+                    json!({ "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound" })
+                }
+            };
+            let body = kube::client::Body::from(serde_json::to_vec(&answer).unwrap());
+            let status = if found { 200 } else { 404 };
+            let answer = http::Response::builder().status(status).body(body).unwrap();
+            async move { Ok::<_, std::convert::Infallible>(answer) }
+        });
+        kube::Client::new(service, "n")
+    }
+
+    /// Whether pods may be made for a replica set that the informer has.
+    async fn is_there(name: &str, uid: &str, going: bool) -> bool {
+        let set = json!({ "metadata": { "name": name, "namespace": "n", "uid": uid } });
+        let set: ReplicaSet = serde_json::from_value(set).unwrap();
+        let owner = Owner::of(&set, &LabelSelector::default()).unwrap();
+        owner.is_there::<ReplicaSet>(&server(going)).await.unwrap()
+    }
+
+    /// A simulation's seed: pods were made and collected without end while the informer had not heard of a deletion.
+    #[tokio::test]
+    async fn no_pods_are_made_for_an_owner_that_went_unheard() {
+        assert!(is_there("web", "1", false).await);
+        assert!(!is_there("web", "1", true).await, "it is being deleted");
+        assert!(!is_there("web", "2", false).await, "another of its name");
+        assert!(!is_there("gone", "1", false).await);
+    }
 }

@@ -65,7 +65,7 @@ impl Reconcile for ReplicaSets {
         let mut failure = None;
         if !owner.deleting {
             let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
-            if active.len() != wanted {
+            if active.len() != wanted && owner.is_there::<ReplicaSet>(&self.client).await? {
                 active = owner
                     .live_pods(&self.client)
                     .await?

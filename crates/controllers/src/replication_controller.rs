@@ -70,7 +70,12 @@ impl Reconcile for ReplicationControllers {
         let mut active: Vec<Arc<Pod>> = pods.into_iter().filter(|p| is_active(p)).collect();
         let mut failure = None;
         let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
-        if !owner.deleting && active.len() != wanted {
+        if !owner.deleting
+            && active.len() != wanted
+            && owner
+                .is_there::<ReplicationController>(&self.client)
+                .await?
+        {
             active = owner.live_pods(&self.client).await?;
             active.retain(|pod| is_active(pod));
             let replicas = Replicas {

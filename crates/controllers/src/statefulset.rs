@@ -91,6 +91,10 @@ impl Reconcile for StatefulSets {
             .collect();
         let (shape, now) = (Shape::of(&set), Timestamp::now());
         let actions = plan(&shape, &pods, &revisions, now);
+        let creates = actions.iter().any(|a| matches!(a, Action::Create { .. }));
+        if creates && !owner.is_there::<StatefulSet>(&self.client).await? {
+            return Ok(Next::Wait);
+        }
         claims::settle(&self.client, &set, &shape, &pods).await?;
         let applied = self.apply(&set, &owner, &history, actions).await;
         self.update_status(&set, &shape, &pods, &revisions, now)

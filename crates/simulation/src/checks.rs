@@ -29,6 +29,9 @@ pub const JOBS: &str = "/registry/batch/jobs/";
 
 const CHECKED: [&str; 6] = [PODS, NODES, CLAIMS, REPLICA_SETS, DEPLOYMENTS, JOBS];
 
+/// How long whoever acts may not know of a change.
+const MEMORY: Duration = Duration::from_secs(120);
+
 /// Objects by key.
 pub type Objects = BTreeMap<Arc<str>, Value>;
 
@@ -42,6 +45,8 @@ pub struct Checks {
     ended: BTreeMap<(String, bool), String>,
     /// How many replicas were asked for when, by the UID of who asks.
     wanted: BTreeMap<String, Vec<(Duration, i64)>>,
+    /// When nodes went, by their keys.
+    gone_nodes: BTreeMap<Arc<str>, Duration>,
     /// Writers may not learn that their writes were made: they may make a thing twice, and take it back.
     pub in_doubt: bool,
     violations: Vec<String>,
@@ -87,6 +92,10 @@ impl Checks {
                 self.pods_of_replica_sets(&judged, &mut found);
                 self.pods_of_jobs(&judged);
             }
+            () if change.key.starts_with(NODES) && new.is_none() => {
+                let key = Arc::clone(&change.key);
+                self.gone_nodes.insert(key, world::elapsed());
+            }
             () if change.key.starts_with(CLAIMS) => self.claims(&judged, &mut found),
             () if change.key.starts_with(JOBS) => self.jobs(&judged, &mut found),
             () if change.key.starts_with(REPLICA_SETS) => self.replica_sets(&judged, &mut found),
@@ -119,9 +128,15 @@ impl Checks {
             .take_while(move |(key, _)| key.starts_with(prefix))
     }
 
+    /// Whether a node of this name went so lately that a binding to it may have been on its way.
+    fn has_just_gone(&self, node: &str) -> bool {
+        let then = world::elapsed().saturating_sub(MEMORY);
+        let mut lately = self.gone_nodes.iter().filter(|(_, at)| **at >= then);
+        lately.any(|(key, _)| key.strip_prefix(NODES) == Some(node))
+    }
+
     /// What was wanted at most in the last two minutes: whoever acts may know no more than what was then.
     fn wanted_of(&self, uid: &str) -> Option<i64> {
-        const MEMORY: Duration = Duration::from_secs(120);
         let then = world::elapsed().saturating_sub(MEMORY);
         let all = self.wanted.get(uid)?;
         let from = all.partition_point(|(at, _)| *at < then).saturating_sub(1);

@@ -163,7 +163,7 @@ impl CachedObject {
 
     /// What it weighs in memory, roughly.
     pub(super) fn weight(&self) -> usize {
-        2 * self.pair.value.len() + 256
+        self.pair.value.len() + 256
     }
 }
 

@@ -69,7 +69,9 @@ impl Checks {
     fn fits(&self, key: &str, node: &str, found: &mut Vec<String>) {
         let mut node_key = self.below(NODES);
         let Some((_, object)) = node_key.find(|(key, _)| key.ends_with(&format!("/{node}"))) else {
-            found.push(format!("{key} is bound to {node}, which is not there"));
+            if !self.has_just_gone(node) {
+                found.push(format!("{key} is bound to {node}, which is not there"));
+            }
             return;
         };
         let room = |name: &str| {

@@ -118,3 +118,23 @@ fn a_pod_of_a_job_is_counted_once() {
     assert!(put(&mut checks, &key(JOBS, "j"), &job(1)).is_empty());
     assert!(!put(&mut checks, &key(JOBS, "j"), &job(2)).is_empty());
 }
+
+#[test]
+fn a_binding_may_be_on_its_way_while_its_node_goes() {
+    let mut checks = Checks::default();
+    let node = json!({"metadata": {"name": "n"}});
+    put(&mut checks, "/registry/core/nodes/n", &node);
+    checks.take(&Change {
+        revision: 2,
+        key: Arc::from("/registry/core/nodes/n"),
+        current: None,
+        previous: None,
+    });
+    let mut bound = |name, node| {
+        put(&mut checks, &key(PODS, name), &pod(name, None, "Pending"));
+        let bound = pod(name, Some(node), "Pending");
+        put(&mut checks, &key(PODS, name), &bound)
+    };
+    assert!(bound("p", "n").is_empty());
+    assert_eq!(bound("q", "never").len(), 1);
+}
