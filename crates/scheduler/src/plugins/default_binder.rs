@@ -29,7 +29,7 @@ impl DefaultBinder {
     }
 
     /// Whether the pod is bound to the node, after an answer that does not say so. Whoever takes the binding for failed
-    /// gives back what the pod on the node has.
+    /// gives back what the pod on the node has. A refusal may be of a second attempt: what stands between may ask again.
     async fn is_bound(&self, pod: &PodInfo, node: &str) -> bool {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         for look in 0..LOOKS {
@@ -47,11 +47,6 @@ impl DefaultBinder {
         }
         false
     }
-}
-
-/// Whether the API server has said that it did not do it.
-fn is_refusal(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code < 500)
 }
 
 impl Plugin for DefaultBinder {
@@ -79,9 +74,6 @@ impl Bind for DefaultBinder {
             api.create_subresource::<_, serde_json::Value>("binding", &pod.name, &params, &binding);
         let fault = match tokio::time::timeout(DEADLINE, write).await {
             Ok(Ok(_)) => return Status::success(),
-            Ok(Err(error)) if is_refusal(&error) => {
-                return Status::error(format!("binding rejected: {error}"));
-            }
             Ok(Err(error)) => format!("binding rejected: {error}"),
             Err(_) => format!("binding not answered within {DEADLINE:?}"),
         };
@@ -128,7 +120,9 @@ mod tests {
             (500, None, "p", Code::Error),
             (500, Some("other"), "p", Code::Error),
             (500, Some("n"), "another", Code::Error),
-            (409, Some("n"), "p", Code::Error),
+            (409, Some("n"), "p", Code::Success),
+            (409, Some("other"), "p", Code::Error),
+            (429, Some("n"), "p", Code::Success),
         ];
         for (code, node, uid, expected) in cases {
             let status = binder(code, node, uid)

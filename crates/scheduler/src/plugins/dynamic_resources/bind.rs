@@ -87,12 +87,12 @@ fn is_conflict(error: &BindError) -> bool {
     matches!(error, BindError::Api { error: kube::Error::Api(s), .. } if s.code == 409 && s.reason == "Conflict")
 }
 
-/// Whether the write may have been made although it failed.
+/// Whether the write may have been made although it failed. Where it is too much (429) that may be said of a second attempt.
 fn is_in_doubt(error: &BindError) -> bool {
     match error {
         BindError::Deadline { .. } => true,
         BindError::Api { error, .. } => {
-            !matches!(error, kube::Error::Api(status) if status.code < 500)
+            !matches!(error, kube::Error::Api(status) if status.code < 500 && status.code != 429)
         }
         _ => false,
     }
