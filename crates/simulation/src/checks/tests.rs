@@ -130,11 +130,16 @@ fn a_binding_may_be_on_its_way_while_its_node_goes() {
         current: None,
         previous: None,
     });
-    let mut bound = |name, node| {
-        put(&mut checks, &key(PODS, name), &pod(name, None, "Pending"));
+    let bound = |checks: &mut Checks, name, node| {
+        put(checks, &key(PODS, name), &pod(name, None, "Pending"));
         let bound = pod(name, Some(node), "Pending");
-        put(&mut checks, &key(PODS, name), &bound)
+        put(checks, &key(PODS, name), &bound)
     };
-    assert!(bound("p", "n").is_empty());
-    assert_eq!(bound("q", "never").len(), 1);
+    assert!(bound(&mut checks, "p", "n").is_empty());
+    assert_eq!(bound(&mut checks, "q", "never").len(), 1);
+    put(&mut checks, "/registry/core/nodes/n", &node);
+    assert!(
+        bound(&mut checks, "r", "n").is_empty(),
+        "it is back, and new"
+    );
 }
