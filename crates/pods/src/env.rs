@@ -385,33 +385,9 @@ pub fn format_map(map: Option<&BTreeMap<String, String>>) -> String {
     let lines: Vec<String> = map
         .into_iter()
         .flatten()
-        .map(|(k, v)| format!("{k}={}", go_quote(v)))
+        .map(|(k, v)| format!("{k}={}", davit_api::field::quote(v)))
         .collect();
     lines.join("\n")
-}
-
-/// Quotes as Go's `%q` does for printable text.
-fn go_quote(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{7}' => out.push_str("\\a"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{b}' => out.push_str("\\v"),
-            '\u{c}' => out.push_str("\\f"),
-            c if (c as u32) < 0x20 || c as u32 == 0x7f => {
-                out.push_str(&format!("\\x{:02x}", c as u32));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
 }
 
 /// A container's request or limit in units of the divisor, rounded up; limits that are not set fall back to the pod's
