@@ -420,19 +420,51 @@ pub(super) async fn learn(client: kube::Client, claim: Arc<ResourceClaim>, booki
     );
 }
 
-/// Takes the pod out of a claim's reservations.
+/// Takes the pod out of a claim's reservations. A claim that nobody else has reserved is free with that, as after its last
+/// pod has ended: the claim controller frees only those from which it takes the last pod itself.
 pub(super) async fn unreserve(client: kube::Client, claim: Arc<ResourceClaim>, pod: String) {
-    let patch = json!({
-        "metadata": {"uid": claim.metadata.uid},
-        "status": {"reservedFor": [{"$patch": "delete", "uid": pod}]},
-    });
     let api = api(&client, &claim);
-    let params = PatchParams::default();
-    let patch = Patch::Strategic(&patch);
-    let write = api.patch_status(name(&claim), &params, &patch);
-    if let Err(error) = within("unreserve", &label(&claim), write).await {
-        tracing::info!(%error, "the claim controller will do it");
+    let params = PostParams::default();
+    let mut current = (*claim).clone();
+    for _ in 0..=TRIES {
+        if !leave(&mut current, &pod) {
+            return;
+        }
+        let write = api.replace_status(name(&claim), &params, &current);
+        match within("unreserve", &label(&claim), write).await {
+            Ok(_) => return,
+            Err(error) if is_conflict(&error) => {}
+            Err(error) => {
+                tracing::info!(%error, "the claim controller will do it");
+                return;
+            }
+        }
+        match within("get", &label(&claim), api.get_opt(name(&claim))).await {
+            Ok(Some(found)) if found.metadata.uid == claim.metadata.uid => current = found,
+            Ok(_) => return,
+            Err(error) => {
+                tracing::info!(%error, "the claim controller will do it");
+                return;
+            }
+        }
     }
+}
+
+/// The claim without the pod, free if that was the last. Whether the pod was there.
+fn leave(claim: &mut ResourceClaim, pod: &str) -> bool {
+    let Some(status) = &mut claim.status else {
+        return false;
+    };
+    let users = status.reserved_for.get_or_insert_default();
+    let before = users.len();
+    users.retain(|user| user.uid != pod);
+    let was_there = users.len() != before;
+    if users.is_empty() {
+        status.reserved_for = None;
+        status.allocation = None;
+        status.devices = None;
+    }
+    was_there
 }
 
 /// Frees and deletes a claim for extended resources of an earlier attempt.

@@ -194,23 +194,53 @@ async fn devices_are_shared_by_claim_and_never_given_twice() {
 
 /// 77
 #[tokio::test(start_paused = true)]
-async fn a_failed_binding_gives_the_reservation_back() {
+async fn a_failed_binding_gives_claim_and_reservation_back() {
     let bed = start();
     bed.gpus("n", 1);
     bed.one_gpu("c");
     bed.api.refuse_bindings(1);
     bed.user("p", &["c"], json!({}));
-    bed.until("unreserved", |b| {
-        b.api
-            .log()
-            .iter()
-            .any(|l| l.body["status"]["reservedFor"][0]["$patch"] == "delete")
-    })
-    .await;
     bed.until("bound after all", |b| b.node_of("p").is_some())
         .await;
     bed.until("reserved again", |b| b.users_of("c") == ["p"])
         .await;
+    let log = bed.api.log();
+    let written = log
+        .iter()
+        .filter(|l| l.path.ends_with("resourceclaims/c/status"));
+    let written: Vec<_> = written
+        .map(|l| {
+            let status = &l.body["status"];
+            (
+                status["allocation"].is_object(),
+                status["reservedFor"].is_array(),
+            )
+        })
+        .collect();
+    assert_eq!(written, [(true, true), (false, false), (true, true)]);
+    bed.stop().await;
+}
+
+/// What others have reserved stays theirs when a pod with the same claim cannot be bound.
+#[tokio::test(start_paused = true)]
+async fn a_failed_binding_frees_no_claim_of_others() {
+    let bed = start();
+    bed.gpus("n", 1);
+    bed.one_gpu("c");
+    bed.user("first", &["c"], json!({}));
+    bed.until("reserved", |b| b.users_of("c") == ["first"])
+        .await;
+    bed.until("bound", |b| b.node_of("first").is_some()).await;
+    bed.api.refuse_bindings(1);
+    bed.user("second", &["c"], json!({}));
+    bed.until("bound after all", |b| b.node_of("second").is_some())
+        .await;
+    assert_eq!(bed.users_of("c"), ["first", "second"]);
+    let log = bed.api.log();
+    let mut written = log
+        .iter()
+        .filter(|l| l.path.ends_with("resourceclaims/c/status"));
+    assert!(written.all(|l| l.body["status"]["allocation"].is_object()));
     bed.stop().await;
 }
 
