@@ -241,6 +241,8 @@ impl Cluster {
         command
             .env("KUBECONFIG", &self.kubeconfig)
             .env("HOME", self.dir.path())
+            // it ends before a collection pays: a third of its processor time
+            .env("GOGC", "off")
             .env_remove("KUBERNETES_SERVICE_HOST");
         command
     }
@@ -391,12 +393,15 @@ pub fn kubectl_stdin(cluster: &Cluster, binary: &Path, args: &[&str], manifest: 
     text
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition holds. It is looked at less often the longer it takes: most look by kubectl, which computes for a
+/// tenth of a second.
 pub fn eventually(what: &str, deadline: Duration, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + deadline;
+    let mut pause = Duration::from_millis(50);
     while !holds() {
         assert!(Instant::now() < end, "not within {deadline:?}: {what}");
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(pause);
+        pause = (pause * 3 / 2).min(Duration::from_millis(500));
     }
 }
 
