@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use davit_client::{EventRecorder, object_ref};
 use davit_task::guard;
+use futures::future::{BoxFuture, join_all};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
@@ -52,6 +53,8 @@ pub(super) struct Flight {
 pub(super) enum Done {
     /// A binding, with the plugin's or the API server's answer.
     Binding(Box<Flight>, Status),
+    /// A binding that failed, when what had been done for it is undone.
+    Undone(Box<Flight>, Status),
     /// Something a plugin deferred.
     Effect,
     /// A pod about which extenders have been asked, and whether that failed.
@@ -270,6 +273,11 @@ impl Engine {
         }
     }
 
+    /// Whether the API says that the pod is on a node.
+    fn is_confirmed(&self, uid: &str) -> bool {
+        self.cache.pod(uid).is_some() && !self.cache.is_assumed(uid)
+    }
+
     /// Takes an assumed pod off its node again; `None` if it was not assumed.
     fn take_back(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
         let pod = self.cache.pod(uid).cloned()?;
@@ -336,9 +344,7 @@ impl Engine {
     pub(super) fn run_effects(&mut self, state: &mut CycleState) {
         for effect in state.take_effects() {
             self.work.spawn(async move {
-                if tokio::time::timeout(EFFECT_DEADLINE, effect).await.is_err() {
-                    tracing::warn!("an effect of a scheduling attempt took too long");
-                }
+                within_deadline(effect).await;
                 Done::Effect
             });
         }
@@ -407,18 +413,18 @@ impl Engine {
     fn commit(&mut self, mut flight: Box<Flight>) {
         let pod = flight.taken.pod.clone();
         if let Err(error) = self.cache.assume(pod.clone(), &flight.node) {
-            return self.fail_flight(*flight, Status::error(error.to_string()), false);
+            return self.flight_failed(*flight, Status::error(error.to_string()), false);
         }
         self.pod_groups.set_scheduled(&pod, true);
         self.nominated.remove(&pod.uid);
         let profile = flight.profile.clone();
         if let Err(status) = reserve(&profile, &mut flight.state, &pod, &flight.node) {
-            return self.fail_flight(*flight, status, true);
+            return self.fail_flight(flight, status);
         }
         match permit(&profile, &mut flight.state, &pod, &flight.node) {
             PermitAnswer::Granted => self.depart(flight, &[]),
             PermitAnswer::Waits(waits, _) => self.depart(flight, &waits),
-            PermitAnswer::Refused(status) => self.fail_flight(*flight, status, true),
+            PermitAnswer::Refused(status) => self.fail_flight(flight, status),
         }
     }
 
@@ -451,7 +457,15 @@ impl Engine {
                 if status.is_success() {
                     self.bound(*flight);
                 } else {
-                    self.fail_flight(*flight, status, true);
+                    self.fail_flight(flight, status);
+                }
+            }
+            Ok((id, Done::Undone(flight, status))) => {
+                self.binding.remove(&id);
+                let uid = &flight.taken.pod.uid;
+                if !self.is_confirmed(uid) {
+                    let left = self.take_back(uid).is_some();
+                    self.flight_failed(*flight, status, left);
                 }
             }
             Err(error) => {
@@ -508,27 +522,34 @@ impl Engine {
         );
     }
 
-    /// A decision could not be carried out.
-    fn fail_flight(&mut self, flight: Flight, status: Status, reserved: bool) {
+    /// A decision could not be carried out. What has been written for it is taken back before the pod is tried again: the next
+    /// attempt would take for the pod's what is about to go.
+    fn fail_flight(&mut self, mut flight: Box<Flight>, status: Status) {
+        let pod = flight.taken.pod.clone();
+        unreserve(&flight.profile, &mut flight.state, &pod, &flight.node);
+        let undo = flight.state.take_effects();
+        if self.is_confirmed(&pod.uid) {
+            // The API says that it is bound after all (the answer got lost): then there is nothing to undo.
+            return;
+        }
+        let task = self.work.spawn(async move {
+            join_all(undo.into_iter().map(within_deadline)).await;
+            Done::Undone(flight, status)
+        });
+        self.binding.insert(task.id(), pod.uid.clone());
+    }
+
+    /// Returns the pod of a decision that could not be carried out to the queue. `left` says that it was booked on its node.
+    fn flight_failed(&mut self, flight: Flight, status: Status, left: bool) {
         let Flight {
             taken,
             profile,
             node,
-            mut state,
             began,
             total_nodes,
+            ..
         } = flight;
         let pod = &taken.pod;
-        let mut left = false;
-        if reserved {
-            unreserve(&profile, &mut state, pod, &node);
-            self.run_effects(&mut state);
-            // Confirmed by the API after all (the answer got lost): then there is nothing to undo.
-            left = self.take_back(&pod.uid).is_some();
-            if !left && self.cache.pod(&pod.uid).is_some() {
-                return;
-            }
-        }
         let failure = Failure::from(&status);
         let at = jiff::Timestamp::now();
         let record = Record::of_decision(taken.attempt, at, total_nodes, &node, &status);
@@ -551,6 +572,13 @@ impl Engine {
             // Told when the pod waits again: its own leaving is no change that lets it try once more.
             self.pod_left(Some(pod.clone()));
         }
+    }
+}
+
+/// Does what a plugin has put off, unless it takes too long.
+async fn within_deadline(effect: BoxFuture<'static, ()>) {
+    if tokio::time::timeout(EFFECT_DEADLINE, effect).await.is_err() {
+        tracing::warn!("an effect of a scheduling attempt took too long");
     }
 }
 

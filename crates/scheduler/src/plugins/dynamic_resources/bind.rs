@@ -422,7 +422,12 @@ pub(super) async fn learn(client: kube::Client, claim: Arc<ResourceClaim>, booki
 
 /// Takes the pod out of a claim's reservations. A claim that nobody else has reserved is free with that, as after its last
 /// pod has ended: the claim controller frees only those from which it takes the last pod itself.
-pub(super) async fn unreserve(client: kube::Client, claim: Arc<ResourceClaim>, pod: String) {
+pub(super) async fn unreserve(
+    client: kube::Client,
+    devices: Devices,
+    claim: Arc<ResourceClaim>,
+    pod: String,
+) {
     let api = api(&client, &claim);
     let params = PostParams::default();
     let mut current = (*claim).clone();
@@ -432,7 +437,7 @@ pub(super) async fn unreserve(client: kube::Client, claim: Arc<ResourceClaim>, p
         }
         let write = api.replace_status(name(&claim), &params, &current);
         match within("unreserve", &label(&claim), write).await {
-            Ok(_) => return,
+            Ok(written) => return devices.set_claim(Arc::new(written)),
             Err(error) if is_conflict(&error) => {}
             Err(error) => {
                 tracing::info!(%error, "the claim controller will do it");

@@ -680,7 +680,8 @@ impl Reserve for DynamicResources {
             .iter()
             .filter(|c| reserved_for(c).any(|u| u == &*pod.uid));
         for claim in before.chain(&written) {
-            let effect = bind::unreserve(client.clone(), claim.clone(), pod.uid.to_string());
+            let (client, devices) = (client.clone(), self.devices.clone());
+            let effect = bind::unreserve(client, devices, claim.clone(), pod.uid.to_string());
             state.defer(effect.boxed());
         }
         if let Some(claim) = created {

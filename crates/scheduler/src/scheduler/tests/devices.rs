@@ -221,6 +221,24 @@ async fn a_failed_binding_gives_claim_and_reservation_back() {
     bed.stop().await;
 }
 
+/// A pod that could not be bound is tried again when its claim has been given back: the attempt would find the claim reserved, and
+/// the pod would be bound before its devices are taken away.
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_not_tried_again_while_its_claim_is_given_back() {
+    let bed = start();
+    bed.gpus("n", 1);
+    bed.one_gpu("c");
+    bed.api.refuse_bindings(1);
+    bed.api.delay_returns(Duration::from_secs(20));
+    bed.user("p", &["c"], json!({}));
+    bed.until("bound after all", |b| b.node_of("p").is_some())
+        .await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(bed.users_of("c"), ["p"]);
+    assert!(bed.device_of("c").is_some());
+    bed.stop().await;
+}
+
 /// What others have reserved stays theirs when a pod with the same claim cannot be bound.
 #[tokio::test(start_paused = true)]
 async fn a_failed_binding_frees_no_claim_of_others() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -29,6 +30,7 @@ struct State {
     log: Vec<Entry>,
     refuse_bindings: usize,
     lose_claims: usize,
+    slow_returns: Duration,
     classic: bool,
 }
 
@@ -155,6 +157,11 @@ impl Fake {
         self.state.lock().lose_claims = times;
     }
 
+    /// Writes that give a claim back are made so much later.
+    pub(super) fn delay_returns(&self, delay: Duration) {
+        self.state.lock().slow_returns = delay;
+    }
+
     pub(super) fn log(&self) -> Vec<Entry> {
         self.state.lock().log.clone()
     }
@@ -225,6 +232,10 @@ impl Fake {
                 }
             }
             (&Method::PUT, ["namespaces", namespace, plural, name, sub @ ..]) => {
+                if sub == ["status"] && body["status"]["reservedFor"].is_null() {
+                    let delay = self.state.lock().slow_returns;
+                    tokio::time::sleep(delay).await;
+                }
                 self.replace(plural, namespace, name, sub == ["status"], &body)
             }
             (&Method::PUT, [plural, name]) => self.replace(plural, "", name, false, &body),
