@@ -39,9 +39,9 @@ pub(crate) struct Sizes {
     pub containers: BTreeMap<String, ResourceRequirements>,
 }
 
-/// App containers and sidecars can be resized; init containers would have ended before.
+/// All but ephemeral containers, which ask for nothing. An init container may be resized before it runs and while it does.
 fn is_resizable(role: Role) -> bool {
-    matches!(role, Role::Main | Role::Sidecar)
+    matches!(role, Role::Main | Role::Sidecar | Role::Init)
 }
 
 impl Sizes {
@@ -231,20 +231,20 @@ pub(crate) fn infeasible(wanted: &Pod, granted: &Sizes, node: &NodeLimits<'_>) -
 
 /// What events about a resize tell in machine-readable form.
 pub(crate) fn details(pod: &Pod, error: Option<&str>) -> String {
-    let list = |wanted: Role| -> Vec<Value> {
+    let list = |wanted: &[Role]| -> Vec<Value> {
         let all = pod.all_containers().into_iter();
-        let some = all.filter(|(role, _)| *role == wanted);
+        let some = all.filter(|(role, _)| wanted.contains(role));
         some.map(
             |(_, c)| json!({"name": c.name, "resources": c.resources.clone().unwrap_or_default()}),
         )
         .collect()
     };
     let mut out = serde_json::Map::new();
-    for (key, role) in [
-        ("initContainers", Role::Sidecar),
-        ("containers", Role::Main),
+    for (key, roles) in [
+        ("initContainers", &[Role::Init, Role::Sidecar][..]),
+        ("containers", &[Role::Main]),
     ] {
-        let list = list(role);
+        let list = list(roles);
         if !list.is_empty() {
             out.insert(key.to_owned(), Value::Array(list));
         }

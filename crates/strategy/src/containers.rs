@@ -562,6 +562,14 @@ fn init(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
             errors.push(FieldError::forbidden(&path.child(key), why));
         }
     }
+    for (i, policy) in list_at(c, &["resizePolicy"]).iter().enumerate() {
+        let word = str_at(policy, &["restartPolicy"]);
+        if word == "RestartContainer" {
+            let path = path.child("resizePolicy").index(i).child("restartPolicy");
+            let why = "must not be set to 'RestartContainer' for non-sidecar initContainers";
+            errors.push(FieldError::invalid(&path, word, why));
+        }
+    }
 }
 
 fn ephemeral(c: &Value, containers: &[Value], path: &Path, errors: &mut ErrorList) {

@@ -676,20 +676,24 @@ fn resize_update(new: &Value, old: &Value, errors: &mut ErrorList) {
                 }
                 (resources, at(c, &["resizePolicy"]).clone())
             };
-            let (whole, path) = (&path, path.child(list).index(i).child("resources"));
+            let at_container = path.child(list).index(i);
+            let (whole, path) = (&path, at_container.child("resources"));
             let (is, was) = (fixed(c), fixed(b));
             if !same(&is.0, &was.0) || !same(&is.1, &was.1) {
                 let why = "only cpu and memory resources are mutable";
                 errors.push(FieldError::forbidden(whole, why));
             }
             let (now, before) = (at(c, &["resources"]), at(b, &["resources"]));
-            let is_sidecar = str_at(c, &["restartPolicy"]) == "Always";
-            if list == "initContainers" && !is_sidecar {
-                if !same(now, before) {
-                    let why = "resources for non-sidecar init containers are immutable";
-                    errors.push(FieldError::forbidden(&path, why));
-                }
-                continue;
+            let is_plain_init =
+                list == "initContainers" && str_at(c, &["restartPolicy"]) != "Always";
+            let restarts =
+                |policy: &Value| str_at(policy, &["restartPolicy"]) == "RestartContainer";
+            if is_plain_init
+                && !same(now, before)
+                && list_at(c, &["resizePolicy"]).iter().any(restarts)
+            {
+                let why = "non-sidecar init containers with a resize policy of RestartContainer cannot be resized";
+                errors.push(FieldError::forbidden(&at_container, why));
             }
             for (part, why) in [
                 ("limits", "resource limits cannot be removed"),

@@ -176,7 +176,7 @@ pub(super) const GATES: &[Gate] = &[
         Stage::Alpha,
         false,
     ),
-    missing("InPlacePodVerticalScalingInitContainers", Stage::Beta, true),
+    built_in("InPlacePodVerticalScalingInitContainers", Stage::Beta),
     inner("InformerResourceVersion", Stage::Ga, true),
     built_in("JobBackoffLimitPerIndex", Stage::Ga),
     built_in("JobManagedBy", Stage::Ga),

@@ -156,7 +156,7 @@ async fn a_resize_needs_a_node_that_can_follow() {
 }
 
 #[tokio::test]
-async fn a_resize_neither_removes_nor_reaches_init_containers() {
+async fn a_resize_reaches_all_containers_and_removes_nothing() {
     let c = Cluster::new().await;
     c.service_account().await;
     let mut both = pod("p");
@@ -165,6 +165,17 @@ async fn a_resize_neither_removes_nor_reaches_init_containers() {
     both["spec"]["initContainers"] = json!([{"name": "i", "image": "x", "resources": sized},
         {"name": "s", "image": "x", "restartPolicy": "Always", "resources": sized}]);
     c.post(PODS, &both).await.ok(201);
+    // An init container that is made anew would begin its work anew.
+    let mut again = both.clone();
+    again["metadata"]["name"] = json!("again");
+    again["spec"]["initContainers"][0]["resizePolicy"] =
+        json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
+    let refused = c.post(PODS, &again).await.error(422, "Invalid");
+    let causes = &refused["details"]["causes"];
+    assert_eq!(
+        causes[0]["field"],
+        "spec.initContainers[0].resizePolicy[0].restartPolicy"
+    );
     let url = format!("{PODS}/p/resize");
     let patch = async |list: &str, name: &str, resources: Value| {
         let patch = json!({"spec": {list: [{"name": name, "resources": resources}]}});
@@ -182,11 +193,16 @@ async fn a_resize_neither_removes_nor_reaches_init_containers() {
         told.contains("resource requests cannot be removed"),
         "{told}"
     );
-    let status = patch("initContainers", "i", json!({"requests": {"cpu": "200m"}})).await;
+    let status = patch("initContainers", "i", json!({"requests": {"cpu": null}})).await;
     let told = message(&status.error(422, "Invalid"));
-    assert!(
-        told.contains("resources for non-sidecar init containers are immutable"),
-        "{told}"
+    let requests =
+        "spec.initContainers[0].resources.requests: Forbidden: resource requests cannot be removed";
+    assert!(told.contains(requests), "{told}");
+    let init = patch("initContainers", "i", json!({"requests": {"cpu": "200m"}})).await;
+    let init = init.ok(200);
+    assert_eq!(
+        init["spec"]["initContainers"][0]["resources"]["requests"]["cpu"],
+        "200m"
     );
     let sidecar = patch("initContainers", "s", json!({"requests": {"cpu": "200m"}})).await;
     let sidecar = sidecar.ok(200);

@@ -10,7 +10,8 @@ use crate::eviction::Condition;
 use crate::runtime_conditions::{joined, problems};
 use davit_api::architecture;
 use davit_api::declared_features::{
-    EXTEND_WEB_SOCKETS_TO_KUBELET, IN_PLACE_POD_LEVEL_RESOURCES, RESTART_ALL_CONTAINERS,
+    EXTEND_WEB_SOCKETS_TO_KUBELET, IN_PLACE_INIT_CONTAINERS, IN_PLACE_POD_LEVEL_RESOURCES,
+    RESTART_ALL_CONTAINERS,
 };
 use davit_pods::resources::Quantities;
 use davit_proto::cri::v1 as cri;
@@ -37,9 +38,10 @@ const DEADLINE: Duration = Duration::from_secs(15);
 const SETTLE: Duration = Duration::from_millis(50);
 const MAX_IMAGES: usize = 50;
 /// What this agent can do that not every kubelet can, in alphabetical order (KEP-5328).
-const DECLARED: [&str; 3] = [
+const DECLARED: [&str; 4] = [
     EXTEND_WEB_SOCKETS_TO_KUBELET,
     IN_PLACE_POD_LEVEL_RESOURCES,
+    IN_PLACE_INIT_CONTAINERS,
     RESTART_ALL_CONTAINERS,
 ];
 

@@ -89,6 +89,58 @@ async fn a_container_restarts_where_its_policy_says_so() {
     node.stop().await;
 }
 
+/// KEP-1287 for init containers that are no sidecars: one that runs gets its new size, one that has not run begins with it.
+#[tokio::test]
+async fn init_containers_get_their_new_size_too() {
+    let mut node = Node::start().await;
+    let init = |name: &str| {
+        let mut init = sized("100m", "64Mi");
+        init["name"] = json!(name);
+        init
+    };
+    let spec = json!({"initContainers": [init("first"), init("second")], "containers": [sized("100m", "64Mi")]});
+    let path = node.pod("a", spec);
+    let runtime = node.runtime.clone();
+    let running = async |name: &str| {
+        wait(name, || {
+            let all = runtime.running().into_iter();
+            let mut these =
+                all.filter(|(_, i)| i.config.metadata.as_ref().is_some_and(|m| m.name == name));
+            these.next()
+        })
+        .await
+    };
+    let (first, _) = running("first").await;
+    let mut pod = node.api.get(&path).unwrap();
+    for i in 0..2 {
+        pod["spec"]["initContainers"][i]["resources"] = sized("200m", "128Mi")["resources"].clone();
+    }
+    pod["metadata"]["generation"] = json!(2);
+    node.api.put(&path, pod);
+    let api = node.api.clone();
+    wait("the first has its size", || {
+        let pod = api.get(&path)?;
+        let status = &pod["status"]["initContainerStatuses"][0];
+        let done = status["allocatedResources"]["cpu"] == "200m"
+            && status["resources"]["limits"]["cpu"] == "200m"
+            && !has_condition(&pod, "PodResizeInProgress");
+        done.then_some(())
+    })
+    .await;
+    assert_eq!(
+        updates(&node),
+        ["update first shares=204 quota=20000 memory=134217728"]
+    );
+    node.runtime.exit(&first, 0);
+    let (second, instance) = running("second").await;
+    let limits = instance.config.linux.unwrap().resources.unwrap();
+    assert_eq!(limits.memory_limit_in_bytes, 128 << 20);
+    node.runtime.exit(&second, 0);
+    node.phase(&path, "Running").await;
+    assert_eq!(updates(&node).len(), 1, "{:?}", updates(&node));
+    node.stop().await;
+}
+
 #[tokio::test]
 async fn what_does_not_fit_waits_and_what_never_will_is_said_so() {
     let mut node = Node::start().await;
