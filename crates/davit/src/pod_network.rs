@@ -172,6 +172,7 @@ async fn choose(
         conf_dir,
         bin_dirs: options.cni_bin_dir.clone(),
         cache_dir: data_dir.join("cni/results"),
+        wished_addresses: options.cni_pod_ips,
     };
     let alone = |connects: Arc<dyn Connects>| Opened {
         connects,
