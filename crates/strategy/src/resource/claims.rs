@@ -1,12 +1,14 @@
 //! Validation of claims: requests, constraints, configurations, status.
 
+use std::collections::HashSet;
+
 use davit_allocator::{COST_LIMIT, EXPRESSION_LIMIT, check_selector};
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use davit_api::quantity::Quantity;
 use serde_json::Value;
 
-use super::super::json::{at, bool_at, entries_at, has, int_at, list_at, str_at};
+use super::super::json::{at, bool_at, entries_at, has, int_at, list_at, repeats, str_at};
 use super::parts::{
     driver_name, exactly_one, label_name, pool_name, qualified, taint_effect, too_many, uuid,
 };
@@ -26,15 +28,14 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
     let requests = list_at(devices, &["requests"]);
     let at_requests = path.child("requests");
     too_many(requests, REQUESTS, &at_requests, errors);
-    let mut names: Vec<String> = Vec::new();
+    let mut names: HashSet<String> = HashSet::new();
     for (i, request) in requests.iter().enumerate() {
         let path = at_requests.index(i);
         let name = str_at(request, &["name"]);
         label_name(name, &path.child("name"), errors);
-        if names.iter().any(|n| n == name) {
+        if !names.insert(name.to_owned()) {
             errors.push(FieldError::duplicate(&path, name));
         }
-        names.push(name.to_owned());
         let subs = list_at(request, &["firstAvailable"]);
         let exactly = has(request, &["exactly"]);
         exactly_one(
@@ -52,10 +53,9 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
             let sub_name = str_at(sub, &["name"]);
             label_name(sub_name, &path.child("name"), errors);
             let full = format!("{name}/{sub_name}");
-            if names.contains(&full) {
+            if !names.insert(full) {
                 errors.push(FieldError::duplicate(&path.child("name"), sub_name));
             }
-            names.push(full);
             device_request(sub, &path, errors);
         }
     }
@@ -86,17 +86,18 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
 }
 
 /// Names of requests that constraints and configurations are for.
-fn references(of: &Value, names: &[String], path: &Path, errors: &mut ErrorList) {
+fn references(of: &Value, names: &HashSet<String>, path: &Path, errors: &mut ErrorList) {
     let list = list_at(of, &["requests"]);
     let path = path.child("requests");
     too_many(list, REQUESTS, &path, errors);
-    for (i, name) in list.iter().enumerate() {
+    let twins = repeats(list.iter().map(Value::as_str));
+    for ((i, name), is_twin) in list.iter().enumerate().zip(twins) {
         let (name, path) = (name.as_str().unwrap_or_default(), path.index(i));
-        if !names.iter().any(|n| n == name) {
+        if !names.contains(name) {
             let fault = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
             errors.push(FieldError::invalid(&path, name, fault));
         }
-        if list[..i].iter().any(|n| n.as_str() == Some(name)) {
+        if is_twin {
             errors.push(FieldError::duplicate(&path, name));
         }
     }
@@ -353,7 +354,7 @@ fn network(data: &Value, path: &Path, errors: &mut ErrorList) {
 }
 
 fn allocated(claim: &Value, allocation: &Value, path: &Path, errors: &mut ErrorList) {
-    let mut names: Vec<String> = Vec::new();
+    let mut names: HashSet<String> = HashSet::new();
     for request in list_at(claim, &["spec", "devices", "requests"]) {
         let name = str_at(request, &["name"]);
         let subs = list_at(request, &["firstAvailable"]);
@@ -361,10 +362,10 @@ fn allocated(claim: &Value, allocation: &Value, path: &Path, errors: &mut ErrorL
             subs.iter()
                 .map(|s| format!("{name}/{}", str_at(s, &["name"]))),
         );
-        names.push(name.to_owned());
+        names.insert(name.to_owned());
     }
     let known = |name: &str, path: &Path, errors: &mut ErrorList| {
-        if !names.iter().any(|n| n == name) {
+        if !names.contains(name) {
             let fault = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
             errors.push(FieldError::invalid(path, name, fault));
         }
