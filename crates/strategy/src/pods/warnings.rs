@@ -112,16 +112,16 @@ fn repeated(spec: &Value, list: &str, key: &str, path: &str, warnings: &mut Vec<
 
 /// Ports of the same number that stand in each other's way, or seem to.
 fn ambiguous(port: &Value, place: &str, earlier: &[(&Value, String)], warnings: &mut Vec<String>) {
-    let key = |port: &Value| {
+    fn key(port: &Value) -> (Option<i64>, &str) {
         (
             int_at(port, &["containerPort"]),
             str_at(port, &["protocol"]),
         )
-    };
-    let host = |port: &Value| {
+    }
+    fn host(port: &Value) -> (&str, i64) {
         let number = int_at(port, &["hostPort"]).unwrap_or(0);
         (str_at(port, &["hostIP"]), number)
-    };
+    }
     let (ip, number) = host(port);
     let own = key(port);
     for (other, before) in earlier.iter().filter(|(other, _)| key(other) == own) {

@@ -299,14 +299,16 @@ pub(super) fn status(new: &Value, old: &Value, errors: &mut ErrorList) {
     let results = list_at(allocation, &["devices", "results"]);
     let at_devices = path.child("devices");
     let devices = list_at(status, &["devices"]);
-    for (i, device) in devices.iter().enumerate() {
+    let given: HashSet<_> = results.iter().map(triple).collect();
+    let twins = repeats(devices.iter().map(triple));
+    for ((i, device), is_twin) in devices.iter().enumerate().zip(twins) {
         let path = at_devices.index(i);
         let key = triple(device);
-        if devices[..i].iter().any(|d| triple(d) == key) {
+        if is_twin {
             let text = format!("{}/{}/{}", key.0, key.1, key.2);
             errors.push(FieldError::duplicate(&path.child("deviceID"), text));
         }
-        if !results.iter().any(|r| triple(r) == key) {
+        if !given.contains(&key) {
             let text = format!("{}/{}/{}", key.0, key.1, key.2);
             let fault = "must be an allocated device in the claim";
             errors.push(FieldError::invalid(&path, text, fault));
@@ -334,7 +336,8 @@ fn network(data: &Value, path: &Path, errors: &mut ErrorList) {
     }
     let ips = list_at(data, &["ips"]);
     too_many(ips, 16, &path.child("ips"), errors);
-    for (i, ip) in ips.iter().enumerate() {
+    let twins = repeats(ips.iter().map(Value::as_str));
+    for ((i, ip), is_twin) in ips.iter().enumerate().zip(twins) {
         let text = ip.as_str().unwrap_or_default();
         let parsed = text.split_once('/').and_then(|(address, bits)| {
             let address: std::net::IpAddr = address.parse().ok()?;
@@ -347,7 +350,7 @@ fn network(data: &Value, path: &Path, errors: &mut ErrorList) {
             let fault =
                 "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
             errors.push(FieldError::invalid(&path, text, fault));
-        } else if ips[..i].contains(ip) {
+        } else if is_twin {
             errors.push(FieldError::duplicate(&path, text));
         }
     }
@@ -420,22 +423,23 @@ fn reserved(new: &Value, old: &Value, path: &Path, errors: &mut ErrorList) {
         let fault = "may not be specified when `allocated` is not set";
         errors.push(FieldError::forbidden(path, fault));
     }
-    let uid = |r: &Value| str_at(r, &["uid"]).to_owned();
-    let known: Vec<String> = before.iter().map(uid).collect();
-    let added = list.iter().any(|r| !known.contains(&uid(r)));
+    let known: HashSet<&str> = before.iter().map(|r| str_at(r, &["uid"])).collect();
+    let added = list.iter().any(|r| !known.contains(str_at(r, &["uid"])));
     if added && has(new, &["metadata", "deletionTimestamp"]) {
         let fault = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";
         errors.push(FieldError::forbidden(path, fault));
     }
-    for (i, user) in list.iter().enumerate() {
+    let twins = repeats(list.iter().map(|r| str_at(r, &["uid"])));
+    for ((i, user), is_twin) in list.iter().enumerate().zip(twins) {
         let path = path.index(i);
         for key in ["resource", "name", "uid"] {
             if str_at(user, &[key]).is_empty() {
                 errors.push(FieldError::required(&path.child(key), ""));
             }
         }
-        if list[..i].iter().any(|r| uid(r) == uid(user)) {
-            errors.push(FieldError::duplicate(&path.child("uid"), uid(user)));
+        if is_twin {
+            let uid = str_at(user, &["uid"]);
+            errors.push(FieldError::duplicate(&path.child("uid"), uid));
         }
     }
 }
