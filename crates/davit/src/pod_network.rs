@@ -179,6 +179,9 @@ async fn choose(
         own: None,
     };
     let network = options.pod_network()?;
+    if options.cni_pod_ips && matches!(network, PodNetwork::Own | PodNetwork::None) {
+        tracing::warn!("--cni-pod-ips: no CNI plugin of davit's connects pods on this node");
+    }
     match network {
         PodNetwork::None => {
             match options.runtime()? {
