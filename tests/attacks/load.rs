@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, Empty};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node};
 use kube::api::{Api, ListParams, ObjectMeta, PostParams};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use serde_json::json;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -210,6 +211,7 @@ async fn item_15_load_of_strangers_leaves_others_served() {
     target.serves_others("nothing").await;
     silent_connections(&target).await;
     let (slow, ()) = tokio::join!(slow_heads(&target), worn_out_by_frames(&target));
+    long_lists(&target).await;
     make_large(&target).await;
     tokio::join!(
         answers_that_nobody_takes(&target),
@@ -266,6 +268,37 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 /// `GET /version`, HTTPS, authority `a`, in HPACK.
 const GET: &[u8] = b"\x82\x87\x04\x08/version\x41\x01a";
+
+/// Lists with very many elements, by somebody who may make jobs and pods: each compared with each would take minutes and more.
+async fn long_lists(target: &Target) {
+    let codes: Vec<usize> = (1..=100_000).collect();
+    let failures = json!({"action": "Ignore", "onExitCodes": {"operator": "In", "values": codes}});
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "long"},
+        "spec": {
+            "podFailurePolicy": {"rules": [failures]},
+            "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "x"}]}},
+        },
+    });
+    let ports = vec![json!({"containerPort": 80}); 40_000];
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "long"},
+        "spec": {"containers": [{"name": "c", "image": "x", "ports": ports}]},
+    });
+    for (path, object) in [
+        ("/apis/batch/v1/namespaces/default/jobs", job),
+        ("/api/v1/namespaces/default/pods", pod),
+    ] {
+        let request = Request::post(format!("{path}?dryRun=All"))
+            .header("content-type", "application/json")
+            .body(serde_json::to_vec(&object).unwrap())
+            .unwrap();
+        let asked = target.admin.request_text(request);
+        let answered = tokio::time::timeout(ENDED, asked).await;
+        assert!(answered.is_ok(), "{path}: no answer");
+    }
+    target.serves_others("long lists").await;
+}
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();

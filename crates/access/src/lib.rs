@@ -18,6 +18,7 @@
 
 pub mod authn;
 pub mod authz;
+mod config_shape;
 mod lookup;
 mod metrics;
 pub mod query;
@@ -26,6 +27,7 @@ pub mod tokens;
 mod user;
 mod warnings;
 
+pub use config_shape::{ConfigShape, ShapeError};
 pub use lookup::{FindObjects, Lookup, ObjectsUnreadable, StoredObjects};
 pub use metrics::AccessMetrics;
 pub use request_info::RequestInfo;

@@ -18,11 +18,12 @@ pub struct Warnings {
 }
 
 impl Warnings {
-    /// Adds a warning, unless it is there.
+    /// Adds a warning, unless it is there, or there are more than can be shown: an object has room for many thousands, and each
+    /// is compared with those before.
     pub fn add(&self, text: impl Into<String>) {
         let text = text.into();
         let mut held = self.texts.lock();
-        if !text.is_empty() && !held.contains(&text) {
+        if !text.is_empty() && held.len() < TOTAL_RUNES && !held.contains(&text) {
             held.push(text);
         }
     }
@@ -100,6 +101,16 @@ mod tests {
         let values = warnings.header_values();
         assert_eq!(values[0], r#"299 - "unknown field \"a\\b\"""#);
         assert_eq!(values.len(), 2);
+    }
+
+    #[test]
+    fn no_more_are_kept_than_can_be_shown() {
+        let warnings = Warnings::default();
+        for i in 0..TOTAL_RUNES + 100 {
+            warnings.add(format!("w{i}"));
+        }
+        assert_eq!(warnings.texts.lock().len(), TOTAL_RUNES);
+        assert_eq!(warnings.header_values()[0], "299 - \"w0\"");
     }
 
     #[test]

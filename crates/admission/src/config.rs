@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::config_shapes::{FILE, PLUGINS};
 use davit_schema::decode::{self, Encoding};
 use davit_webhook::KubeconfigError;
 use serde_json::Value;
@@ -102,6 +103,8 @@ impl Config {
                 "expected an AdmissionConfiguration of {GROUP}"
             )));
         }
+        FILE.check(&value)
+            .map_err(|error| fault(error.to_string()))?;
         let dir = path.parent().unwrap_or(Path::new("")).to_owned();
         for plugin in value["plugins"].as_array().into_iter().flatten() {
             let name = plugin["name"].as_str().unwrap_or_default();
@@ -118,6 +121,14 @@ impl Config {
                 }
                 _ => continue,
             };
+            let shape = PLUGINS.iter().find(|(known, _)| *known == name);
+            let (_, shape) = shape.ok_or_else(|| {
+                fault(format!(
+                    "plugin {name:?} is not known, or takes no configuration"
+                ))
+            })?;
+            let checked = shape.check(&value);
+            checked.map_err(|error| fault(format!("configuration of {name}: {error}")))?;
             self.plugins
                 .insert(name.to_owned(), PluginConfig { value, dir });
         }
@@ -199,5 +210,35 @@ mod tests {
         assert_eq!(of("ImagePolicyWebhook")["imagePolicy"]["allowTTL"], 5);
         assert_eq!(of("PodSecurity")["defaults"]["enforce"], "baseline");
         assert!(config.read_file(&dir.path().join("image.yaml")).is_err());
+        // What is misspelt would be a level or a limit that does not hold.
+        for (plugin, why) in [
+            (
+                "{name: PodSecurity, configuration: {default: {enforce: restricted}}}",
+                "configuration of PodSecurity: default: unknown field",
+            ),
+            (
+                "{name: PodSecurity, configuration: {defaults: {enforced: restricted}}}",
+                "configuration of PodSecurity: defaults.enforced: unknown field",
+            ),
+            (
+                "{name: ResourceQuota, configuration: {limitedResources: {resource: pods}}}",
+                "configuration of ResourceQuota: limitedResources: must be a list",
+            ),
+            (
+                "{name: PodSecurityPolicy, configuration: {}}",
+                "plugin \"PodSecurityPolicy\" is not known, or takes no configuration",
+            ),
+            (
+                "{name: PodSecurity, config: {}}",
+                "plugins[0].config: unknown field",
+            ),
+        ] {
+            let text = format!(
+                "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n- {plugin}\n"
+            );
+            std::fs::write(&file, text).unwrap();
+            let error = Config::default().read_file(&file).unwrap_err().to_string();
+            assert!(error.ends_with(why), "{error}");
+        }
     }
 }

@@ -21,6 +21,7 @@
 mod cel_conditions;
 pub mod certificates;
 mod config;
+mod config_shapes;
 mod defaults;
 pub mod device_access;
 mod erased;

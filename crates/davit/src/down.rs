@@ -155,6 +155,7 @@ impl StoppedCluster {
             conf_dir: self.node.cni_conf(),
             bin_dirs: self.cni_bin_dirs.clone(),
             cache_dir: self.data_dir.join("cni/results"),
+            wished_addresses: false,
         }));
         let runtime = Embedded::new(options).await.context("embedded runtime")?;
         let containers = runtime.list_containers(None).await?;

@@ -172,12 +172,16 @@ async fn choose(
         conf_dir,
         bin_dirs: options.cni_bin_dir.clone(),
         cache_dir: data_dir.join("cni/results"),
+        wished_addresses: options.cni_pod_ips,
     };
     let alone = |connects: Arc<dyn Connects>| Opened {
         connects,
         own: None,
     };
     let network = options.pod_network()?;
+    if options.cni_pod_ips && matches!(network, PodNetwork::Own | PodNetwork::None) {
+        tracing::warn!("--cni-pod-ips: no CNI plugin of davit's connects pods on this node");
+    }
     match network {
         PodNetwork::None => {
             match options.runtime()? {

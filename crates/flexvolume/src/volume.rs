@@ -5,6 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{FlexVolumeSource, PersistentVolume, Secret};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
 /// The secret has another type than the driver's name; its values are not for the driver.
@@ -30,8 +31,12 @@ pub struct MountingPod<'a> {
 /// A volume of a driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlexVolume {
-    /// The PersistentVolume's name, or the in-line volume's in the pod.
+    /// How it is called where it is attached and mounted: the PersistentVolume's name. Of an in-line volume its name in the
+    /// pod and, after a `~`, a digest of what it says: those of two pods that only have a name in common, or one called as a
+    /// PersistentVolume, are others.
     pub name: String,
+    /// The PersistentVolume's name, or the in-line volume's in the pod.
+    pub told: String,
     /// The driver.
     pub driver: DriverName,
     /// The file system; empty where nothing is said.
@@ -53,12 +58,16 @@ impl FlexVolume {
     /// No driver can have this name.
     pub fn inline(name: &str, source: &FlexVolumeSource) -> Result<Self, InvalidDriverName> {
         let secret = source.secret_ref.as_ref().map(|secret| secret.name.clone());
+        let driver = DriverName::new(&source.driver)?;
+        let fs_type = source.fs_type.clone().unwrap_or_default();
+        let options = source.options.clone().unwrap_or_default();
         Ok(Self {
-            name: name.to_owned(),
-            driver: DriverName::new(&source.driver)?,
-            fs_type: source.fs_type.clone().unwrap_or_default(),
+            name: format!("{name}~{}", digest(&driver, &fs_type, &options)),
+            told: name.to_owned(),
+            driver,
+            fs_type,
             read_only: source.read_only.unwrap_or_default(),
-            options: source.options.clone().unwrap_or_default(),
+            options,
             secret: secret.filter(|name| !name.is_empty()),
             secret_namespace: None,
         })
@@ -75,8 +84,10 @@ impl FlexVolume {
         let source = volume.spec.as_ref()?.flex_volume.as_ref()?;
         let reference = source.secret_ref.clone().unwrap_or_default();
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let name = volume.metadata.name.clone().unwrap_or_default();
         Some(DriverName::new(&source.driver).map(|driver| Self {
-            name: volume.metadata.name.clone().unwrap_or_default(),
+            name: name.clone(),
+            told: name,
             driver,
             fs_type: source.fs_type.clone().unwrap_or_default(),
             read_only: read_only || source.read_only.unwrap_or_default(),
@@ -124,13 +135,20 @@ impl FlexVolume {
         for (key, value) in [
             ("kubernetes.io/fsType", self.fs_type.as_str()),
             ("kubernetes.io/readwrite", access),
-            ("kubernetes.io/pvOrVolumeName", &self.name),
+            ("kubernetes.io/pvOrVolumeName", &self.told),
         ] {
             options.insert(key.to_owned(), value.to_owned());
         }
         options.extend(self.options.clone());
         serde_json::json!(options).to_string()
     }
+}
+
+/// Which volume an in-line volume means, 128 bits in hexadecimal: whoever says the same means the same.
+fn digest(driver: &DriverName, fs_type: &str, options: &BTreeMap<String, String>) -> String {
+    let said = serde_json::json!([driver.as_str(), fs_type, options]).to_string();
+    let digest = Sha256::digest(said.as_bytes());
+    digest[..16].iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// The values of a secret that is meant for a driver.
@@ -188,6 +206,24 @@ mod tests {
                 "kubernetes.io/serviceAccount.name": "default",
                 "kubernetes.io/mounterArgs.FsGroup": "2000", "kubernetes.io/secret/key": "Yf8="})
         );
+    }
+
+    #[test]
+    fn a_name_alone_makes_no_two_volumes_one() {
+        let volume = inline(json!({"driver": "acme/mem", "options": {"lun": "1"}}));
+        let same = inline(json!({"driver": "acme/mem", "readOnly": true, "options": {"lun": "1"}}));
+        assert_eq!(volume.name, same.name);
+        assert!(
+            volume.name.starts_with("data~"),
+            "no name of a volume has a ~"
+        );
+        for other in [
+            json!({"driver": "acme/mem", "options": {"lun": "2"}}),
+            json!({"driver": "acme/mem", "fsType": "xfs", "options": {"lun": "1"}}),
+            json!({"driver": "acme/mem"}),
+        ] {
+            assert_ne!(volume.name, inline(other).name);
+        }
     }
 
     #[test]

@@ -4,8 +4,10 @@
 //! linux/netfilter/nf_tables.h.
 
 mod expression;
+mod held;
 
 pub use expression::{Expression, Field, Slot};
+pub use held::HeldTable;
 
 use crate::message::{Message, attribute, attributes, name};
 use crate::socket::{CREATE, DUMP, REQUEST, SILENT, Socket};
@@ -270,6 +272,17 @@ fn message(version: IpVersion, kind: u16, flags: u16) -> Message {
     Message::new((SUBSYSTEM << 8) | kind, flags, &header)
 }
 
+/// The messages of a transaction with those around them, and the index of the last of them, which asks for an answer.
+fn edges(transaction: Vec<Message>) -> (Vec<Message>, usize) {
+    let edge = |kind| Message::new(kind, SILENT, &header(0, SUBSYSTEM));
+    let mut messages = vec![edge(BATCH_BEGIN)];
+    messages.extend(transaction);
+    let answered = messages.len() - 1;
+    messages[answered].flags |= REQUEST;
+    messages.push(edge(BATCH_END));
+    (messages, answered)
+}
+
 impl Transaction {
     fn push(&mut self, kind: u16, flags: u16) -> &mut Message {
         self.messages.push(message(self.version, kind, flags));
@@ -459,12 +472,7 @@ impl Table {
         if transaction.is_empty() {
             return Ok(());
         }
-        let edge = |kind| Message::new(kind, SILENT, &header(0, SUBSYSTEM));
-        let mut messages = vec![edge(BATCH_BEGIN)];
-        messages.extend(transaction.messages);
-        let answered = messages.len() - 1;
-        messages[answered].flags |= REQUEST;
-        messages.push(edge(BATCH_END));
+        let (messages, answered) = edges(transaction.messages);
         Self::open()?.ask_all(&messages, answered)
     }
 

@@ -48,14 +48,12 @@ pub use told::ProxyOptions;
 pub use watch::{NodeNetwork, Options};
 pub use ways::{NodeRoutes, WayOptions};
 
-use davit_net::nft::Table;
+use davit_net::nft::{HeldTable, Table};
 use davit_net::route::Netlink;
 use davit_netplan::{Family, Network};
 use ruleset::owner_of;
 use std::collections::BTreeSet;
 use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 
 /// What cannot be done.
@@ -138,16 +136,19 @@ pub fn remove(data_dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes away what clusters have left that are no more: whose data directory has gone, by their claims and by the marks of
-/// their tables. Blocks.
-fn sweep(data_dir: &Path) -> Result<(), Error> {
+/// Takes away what clusters have left that are no more: whose data directory has gone, by their claims and, where those that
+/// live can be told (`present`), by the marks of their tables. Blocks.
+fn sweep(data_dir: &Path, present: Option<&HeldTable>) -> Result<(), Error> {
     let _lock = Claims::of_nodes().lock_removal()?;
     for claims in [Claims::of_nodes(), Claims::of_clusters()] {
         for gone in claims.abandoned(data_dir)? {
             remove(&gone)?;
         }
     }
-    sweep_marked(data_dir)
+    match present {
+        Some(_) => sweep_marked(data_dir),
+        None => Ok(()),
+    }
 }
 
 /// Those of which no claim tells: claims end with the machine's start, and are taken away in whatever network namespace a
@@ -156,18 +157,20 @@ fn sweep_marked(data_dir: &Path) -> Result<(), Error> {
     let marks = davit_net::nft::marks().map_err(failed("nf_tables"))?;
     let owners: BTreeSet<PathBuf> = marks.iter().filter_map(|mark| owner_of(mark)).collect();
     for owner in owners {
-        if owner != data_dir && !owner.is_dir() && present(&owner).is_ok() {
+        let lives = || presence(&owner).mark().map(|mark| mark.is_some());
+        if owner != data_dir && !owner.is_dir() && !lives().map_err(failed("nf_tables"))? {
             remove(&owner)?;
         }
     }
     Ok(())
 }
 
-/// Held as long as the tables of the cluster or node with this data directory are used: a socket by a name that is, as they
-/// are, one network namespace's. Who is in a container of its own has its directory where others do not see it.
-fn present(data_dir: &Path) -> io::Result<UnixDatagram> {
-    let name = format!("davit-network-{:04x}", number_of(data_dir));
-    UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
+/// Held as long as the tables of the cluster or node with this data directory are used: a table that is, as they are, one
+/// network namespace's, and nobody's who could not change them. Who is in a container of its own has its directory where
+/// others do not see it.
+fn presence(data_dir: &Path) -> Table {
+    let name = format!("davit-lives-{:04x}", number_of(data_dir));
+    ruleset::table(&name, Family::V4)
 }
 
 fn withdraw(links: &str, metric: u32, ranges: &[Network]) -> io::Result<()> {

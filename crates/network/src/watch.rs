@@ -9,16 +9,16 @@ use crate::tables::Tables;
 use crate::told::ProxyOptions;
 use crate::ways::{Lost, WayOptions, Ways};
 use crate::{
-    DnsOptions, Error, dns, failed, links_of, metric_of, policy, present, sweep, table_of,
+    DnsOptions, Error, dns, failed, links_of, metric_of, policy, presence, sweep, table_of,
 };
 use davit_client::EventRecorder;
+use davit_net::nft::HeldTable;
 use davit_netplan::{Network, RangesByNode};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -56,7 +56,7 @@ pub struct NodeNetwork {
     /// The ranges of pods of all nodes, once they are known.
     ranges: watch::Sender<Option<RangesByNode>>,
     /// Tells others that these tables are used.
-    _present: Option<UnixDatagram>,
+    _present: Option<HeldTable>,
 }
 
 impl NodeNetwork {
@@ -68,7 +68,14 @@ impl NodeNetwork {
         if let Some(dns) = &options.dns {
             dns::check(dns)?;
         }
-        sweep(&options.data_dir)?;
+        let present = presence(&options.data_dir).hold();
+        // Before Linux 5.12 nobody can tell, and nothing is taken from whoever may live.
+        let present = present
+            .inspect_err(
+                |error| tracing::info!(%error, "tables of clusters that are gone are left"),
+            )
+            .ok();
+        sweep(&options.data_dir, present.as_ref())?;
         let links = links_of(&options.data_dir);
         let tables = Tables::open(&table_of(&links), &links, Some(&options.data_dir));
         let tables = Arc::new(tables.map_err(failed("nf_tables"))?);
@@ -80,7 +87,7 @@ impl NodeNetwork {
         let announcer = Announcer::new(&options.data_dir, tables.clone());
         let links = PodLinks::open(dir, tables.clone());
         Ok(Self {
-            _present: present(&options.data_dir).ok(),
+            _present: present,
             options,
             tables,
             links: links.map_err(failed("records of pods' networks"))?,

@@ -36,6 +36,8 @@ pub struct CniOptions {
     pub bin_dirs: Vec<PathBuf>,
     /// Where attachments are remembered.
     pub cache_dir: PathBuf,
+    /// Pods may choose their addresses by an annotation, where a plugin has the capability `ips`.
+    pub wished_addresses: bool,
 }
 
 /// Connects pods by CNI plugins.
@@ -44,6 +46,7 @@ pub struct Cni {
     conf_dir: PathBuf,
     bin_dirs: Vec<PathBuf>,
     cache: Cache,
+    wished_addresses: bool,
 }
 
 /// What a failed plugin call adds to its message.
@@ -116,6 +119,7 @@ impl Cni {
             conf_dir: options.conf_dir,
             bin_dirs: options.bin_dirs,
             cache: Cache::new(options.cache_dir),
+            wished_addresses: options.wished_addresses,
         }
     }
 
@@ -246,7 +250,7 @@ impl Network for Cni {
 
     async fn attach(&self, pod: &PodNetwork) -> Result<Vec<String>, Error> {
         let list = self.list().await.map_err(|e| Error(e.to_string()))?;
-        let capabilities = capabilities::of_pod(pod)
+        let capabilities = capabilities::of_pod(pod, self.wished_addresses)
             .map_err(|e| Error(format!("get cni namespace options: {e}")))?;
         let mut attachment = Attachment {
             container_id: pod.sandbox_id.clone(),

@@ -185,10 +185,13 @@ fn full_name(image: &str) -> String {
     }
 }
 
+/// Whether a pattern of a registry stands for an image: host by host label, each of which may have wildcards, the port as
+/// it is, and the beginning of the path.
 pub(super) fn matches(pattern: &str, image: &str) -> bool {
     let (pattern_host, pattern_path) = pattern.split_once('/').unwrap_or((pattern, ""));
     let (host, path) = image.split_once('/').unwrap_or((image, ""));
-    if !path.starts_with(pattern_path) {
+    let ((pattern_host, pattern_port), (host, port)) = (with_port(pattern_host), with_port(host));
+    if !path.starts_with(pattern_path) || pattern_port != port {
         return false;
     }
     let (pattern_labels, labels): (Vec<_>, Vec<_>) =
@@ -197,15 +200,34 @@ pub(super) fn matches(pattern: &str, image: &str) -> bool {
         && pattern_labels.iter().zip(&labels).all(|(p, l)| glob(p, l))
 }
 
-fn glob(pattern: &str, text: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == text,
-        Some((head, tail)) => text.strip_prefix(head).is_some_and(|rest| {
-            tail.is_empty()
-                || rest.char_indices().any(|(i, _)| glob(tail, &rest[i..]))
-                || glob(tail, "")
-        }),
+/// Host and port, which is empty where none is given.
+fn with_port(host: &str) -> (&str, &str) {
+    match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, port),
+        _ => (host, ""),
     }
+}
+
+/// Whether a text is what a pattern with `*` says. Patterns are what authors of pods write into Secrets: each part between
+/// two wildcards is looked for once, where it comes first, and never again.
+fn glob(pattern: &str, text: &str) -> bool {
+    let Some((head, rest)) = pattern.split_once('*') else {
+        return pattern == text;
+    };
+    let (parts, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let Some(inner) = text.strip_prefix(head) else {
+        return false;
+    };
+    let Some(mut inner) = inner.strip_suffix(tail) else {
+        return false;
+    };
+    for part in parts.split('*').filter(|part| !part.is_empty()) {
+        match inner.find(part) {
+            Some(at) => inner = &inner[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
 }
 
 #[cfg(test)]
@@ -242,6 +264,46 @@ mod tests {
         assert_eq!(users("reg.example.com/team/app"), ["team", "u"]);
         assert_eq!(users("reg.example.com/other"), ["u"]);
         assert!(users("ghcr.io/x/y").is_empty());
+    }
+
+    #[test]
+    fn patterns_are_matched_in_one_pass() {
+        for (pattern, text, fits) in [
+            ("", "", true),
+            ("*", "", true),
+            ("a*", "a", true),
+            ("a*a", "a", false),
+            ("*a*b*", "xxaxxb", true),
+            ("*b*a*", "xxaxxb", false),
+            ("a**c", "abc", true),
+            ("a*b*c", "abbc", true),
+            ("*ab", "aab", true),
+        ] {
+            assert_eq!(glob(pattern, text), fits, "{pattern:?} {text:?}");
+        }
+        // Tried one after the other, the ways to lay out forty parts would keep a thread until the machine is gone, and two
+        // pods with such a pull secret the whole agent.
+        let pattern = format!("{}b.com", "*a".repeat(40));
+        let image = format!("{}.com/x", "a".repeat(150));
+        let (told, done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || told.send(matches(&pattern, &image)));
+        let answer = done.recv_timeout(std::time::Duration::from_secs(60));
+        assert_eq!(answer, Ok(false));
+    }
+
+    #[test]
+    fn a_wildcard_stands_for_no_port() {
+        assert!(matches("*.example.com", "reg.example.com/x"));
+        assert!(matches("*.example.com:5000", "reg.example.com:5000/x"));
+        assert!(matches("[::1]:5000/a", "[::1]:5000/a/b"));
+        assert!(matches("[::1]", "[::1]/a"));
+        for (pattern, image) in [
+            ("*.example.*", "reg.example.com:5000/x"),
+            ("reg.example.com:5000", "reg.example.com/x"),
+            ("reg.example.com", "reg.example.com:5000/x"),
+        ] {
+            assert!(!matches(pattern, image), "{pattern} {image}");
+        }
     }
 
     #[test]

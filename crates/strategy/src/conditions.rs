@@ -1,6 +1,8 @@
 //! CEL expressions of webhooks and policies as they are written: `matchConditions` and single
 //! expressions.
 
+use std::collections::HashSet;
+
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_cel::policy::compile;
 use davit_cel::{Env, Type};
@@ -16,7 +18,7 @@ pub(crate) fn validate_conditions(list: &Value, path: &Path, env: &Env) -> Error
     if list.len() > CONDITIONS_MAX {
         errors.push(FieldError::too_many(path, list.len(), CONDITIONS_MAX));
     }
-    let mut names: Vec<&str> = Vec::new();
+    let mut names = HashSet::new();
     for (n, condition) in list.iter().enumerate() {
         let path = path.index(n);
         let name = condition["name"].as_str().unwrap_or_default();
@@ -26,10 +28,9 @@ pub(crate) fn validate_conditions(list: &Value, path: &Path, env: &Env) -> Error
             for why in davit_api::names::check_qualified_name(name) {
                 errors.push(FieldError::invalid(&path.child("name"), name, why));
             }
-            if names.contains(&name) {
+            if !names.insert(name) {
                 errors.push(FieldError::duplicate(&path.child("name"), name));
             }
-            names.push(name);
         }
         let expression = condition["expression"].as_str().unwrap_or_default();
         errors.extend(validate_expression(

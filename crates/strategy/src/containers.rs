@@ -7,7 +7,7 @@ use davit_api::names;
 use serde_json::Value;
 
 use super::fields::{choice, not_negative, optional_choice, required};
-use super::json::{at, bool_at, has, int_at, list_at, str_at};
+use super::json::{at, bool_at, has, int_at, list_at, repeats, str_at};
 use super::{fields, resources, volumes};
 
 /// What containers may refer to.
@@ -15,7 +15,7 @@ pub(super) struct Scope<'a> {
     /// Names of the pod's volumes.
     pub(super) volumes: Vec<&'a str>,
     /// Names of the pod's resource claims.
-    pub(super) claims: Vec<&'a str>,
+    pub(super) claims: HashSet<&'a str>,
     /// Whether the pod uses the network of the node.
     pub(super) host_network: bool,
     /// Whether the pod's users are those of the node.
@@ -121,10 +121,10 @@ fn common(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
 
 /// What happens to a container whose resources change. As in the original the list is blamed.
 fn resize_policies(policies: &[Value], path: &Path, errors: &mut ErrorList) {
-    for (i, policy) in policies.iter().enumerate() {
+    let twins = repeats(policies.iter().map(|p| str_at(p, &["resourceName"])));
+    for ((i, policy), is_twin) in policies.iter().enumerate().zip(twins) {
         let name = str_at(policy, &["resourceName"]);
-        let is_twin = |p: &Value| str_at(p, &["resourceName"]) == name;
-        if policies[..i].iter().any(is_twin) {
+        if is_twin {
             errors.push(FieldError::duplicate(&path.index(i), name));
         }
         for (word, words) in [

@@ -1,6 +1,8 @@
 //! Reading and writing JSON objects by path, without copies and without panics.
 
 use serde_json::{Map, Value};
+use std::collections::HashSet;
+use std::hash::Hash;
 
 static NULL: Value = Value::Null;
 
@@ -36,6 +38,12 @@ pub(super) fn entries_at<'a>(
     path: &[&str],
 ) -> impl Iterator<Item = (&'a String, &'a Value)> + use<'a> {
     at(value, path).as_object().into_iter().flatten()
+}
+
+/// Which of these are there already, each in its place. In one pass: a list has as many elements as a request has room for.
+pub(super) fn repeats<K: Hash + Eq>(keys: impl IntoIterator<Item = K>) -> Vec<bool> {
+    let mut seen = HashSet::new();
+    keys.into_iter().map(|key| !seen.insert(key)).collect()
 }
 
 /// Whether a value counts as absent in Go terms: missing, null, or empty.

@@ -2,6 +2,8 @@
 //! (`scheduling.k8s.io/v1alpha2`). What the table of kinds states, limits, formats and fields that never change, is not
 //! repeated here.
 
+use std::collections::HashSet;
+
 use davit_api::field::{ErrorList, FieldError, Path};
 use serde_json::Value;
 
@@ -72,15 +74,14 @@ impl Strategy for WorkloadRules {
         if templates.is_empty() {
             errors.push(FieldError::required(&path, ""));
         }
-        let mut seen = Vec::new();
+        let mut seen = HashSet::new();
         for (i, template) in templates.iter().enumerate() {
             let path = path.index(i);
             required(template, "name", &path, &mut errors);
             let name = str_at(template, &["name"]);
-            if seen.contains(&name) {
+            if !seen.insert(name) {
                 errors.push(FieldError::duplicate(&path, name));
             }
-            seen.push(name);
             group(template, &path, &mut errors);
         }
         errors

@@ -2,6 +2,7 @@
 
 mod warnings;
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
@@ -411,25 +412,27 @@ fn deadline_update(spec: &Value, stored: &Value, path: &Path, errors: &mut Error
 }
 
 fn added_tolerations(spec: &Value, stored: &Value, path: &Path, errors: &mut ErrorList) {
-    let now = list_at(spec, &["tolerations"]);
-    let unchanged = |before: &Value| {
-        now.iter().any(|t| {
-            ["key", "operator", "value", "effect"]
-                .iter()
-                .all(|k| same(at(t, &[k]), at(before, &[k])))
+    let meaning = |t: &Value| {
+        ["key", "operator", "value", "effect"].map(|key| match at(t, &[key]) {
+            absent if is_empty(absent) => String::new(),
+            given => given.to_string(),
         })
     };
-    if !list_at(stored, &["tolerations"]).iter().all(unchanged) {
+    let now = list_at(spec, &["tolerations"]).iter();
+    let now: HashSet<_> = now.map(meaning).collect();
+    let mut before = list_at(stored, &["tolerations"]).iter();
+    if !before.all(|t| now.contains(&meaning(t))) {
         let why = "existing toleration can not be modified except its tolerationSeconds";
         errors.push(FieldError::forbidden(path, why));
     }
 }
 
 fn removed_gates(spec: &Value, stored: &Value, path: &Path, errors: &mut ErrorList) {
-    let before = list_at(stored, &["schedulingGates"]);
+    let before = list_at(stored, &["schedulingGates"]).iter();
+    let before: HashSet<_> = before.map(|b| str_at(b, &["name"])).collect();
     for gate in list_at(spec, &["schedulingGates"]) {
         let name = str_at(gate, &["name"]);
-        if !before.iter().any(|b| str_at(b, &["name"]) == name) {
+        if !before.contains(name) {
             let why = format!("only deletion is allowed, but found new scheduling gate '{name}'");
             errors.push(FieldError::forbidden(path, why));
         }

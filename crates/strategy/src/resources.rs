@@ -1,5 +1,7 @@
 //! Resource requests, limits and lists of quantities.
 
+use std::collections::{HashMap, HashSet};
+
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use davit_api::quantity::Quantity;
@@ -142,29 +144,33 @@ pub(super) fn list(list: &Value, path: &Path, errors: &mut ErrorList) {
 }
 
 /// Faults of the resource requirements of a container. `claims` are the names of the pod's claims.
-pub(super) fn container(resources: &Value, claims: &[&str], path: &Path, errors: &mut ErrorList) {
+pub(super) fn container(
+    resources: &Value,
+    claims: &HashSet<&str>,
+    path: &Path,
+    errors: &mut ErrorList,
+) {
     let names_allowed = |resource: &str, path: &Path, errors: &mut ErrorList| {
         container_resource_name(resource, path, errors);
     };
     requirements(resources, path, errors, &names_allowed);
+    let mut taken: HashMap<&str, HashSet<&str>> = HashMap::new();
     for (i, claim) in list_at(resources, &["claims"]).iter().enumerate() {
         let path = path.child("claims").index(i);
         let name = str_at(claim, &["name"]);
         if name.is_empty() {
             errors.push(FieldError::required(&path.child("name"), ""));
-        } else if !claims.contains(&name) {
+        } else if !claims.contains(name) {
             errors.push(FieldError::not_found(&path.child("name"), name));
         }
-        let earlier = &list_at(resources, &["claims"])[..i];
         let request = str_at(claim, &["request"]);
-        let clash = |e: &Value| {
-            let other = str_at(e, &["request"]);
-            str_at(e, &["name"]) == name
-                && (other == request || other.is_empty() || request.is_empty())
-        };
-        if earlier.iter().any(clash) {
+        let earlier = taken.entry(name).or_default();
+        // All requests of a claim are one with each of them.
+        let of_all = request.is_empty() && !earlier.is_empty();
+        if of_all || earlier.contains("") || earlier.contains(request) {
             errors.push(FieldError::duplicate(&path, name));
         }
+        earlier.insert(request);
     }
 }
 

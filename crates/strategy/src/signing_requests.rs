@@ -1,5 +1,7 @@
 //! Requests for certificates: CertificateSigningRequests, and the certificates they are answered with.
 
+use std::collections::HashSet;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use davit_api::field::{ErrorList, FieldError, Path, quote};
@@ -10,7 +12,7 @@ use x509_parser::prelude::FromDer as _;
 
 use super::cluster::{SIGNER_FIELDS, signer_fields};
 use super::fields::required;
-use super::json::{at, at_mut, int_at, is_empty, keep, list_at, same, set, str_at};
+use super::json::{at, at_mut, int_at, is_empty, keep, list_at, repeats, same, set, str_at};
 use super::trust_bundles::blocks;
 use super::{KindInfo, Strategy, access, meta};
 
@@ -226,10 +228,10 @@ fn usages(spec: &Value, old: Option<&Value>, path: &Path, errors: &mut ErrorList
             unknown.map(|(i, u)| FieldError::not_supported(&path.index(i), u.as_str(), &USAGES)),
         );
     }
-    let is_twin = |list: &[String], i: usize| list[..i].contains(&list[i]);
-    if !(0..before.len()).any(|i| is_twin(&before, i)) {
-        let twins = (0..usages.len()).filter(|i| is_twin(&usages, *i));
-        errors.extend(twins.map(|i| FieldError::duplicate(&path.index(i), usages[i].as_str())));
+    if !repeats(&before).contains(&true) {
+        let twins = usages.iter().enumerate().zip(repeats(&usages));
+        let twins = twins.filter(|(_, is_twin)| *is_twin);
+        errors.extend(twins.map(|((i, u), _)| FieldError::duplicate(&path.index(i), u.as_str())));
     }
 }
 
@@ -242,9 +244,10 @@ fn conditions(obj: &Value, old: Option<&Value>, errors: &mut ErrorList) {
             .collect()
     };
     let before = old.map(kinds).unwrap_or_default();
-    let had = |kind: &str| before.iter().any(|k| k == kind);
-    let had_twins = (0..before.len()).any(|i| before[..i].contains(&before[i]));
-    let mut seen: Vec<&str> = Vec::new();
+    let had_twins = repeats(&before).contains(&true);
+    let before: HashSet<String> = before.into_iter().collect();
+    let had = |kind: &str| before.contains(kind);
+    let mut seen: HashSet<&str> = HashSet::new();
     for (i, condition) in list_at(obj, &["status", "conditions"]).iter().enumerate() {
         let (at_one, kind) = (path.index(i), str_at(condition, &["type"]));
         if !had("") {
@@ -260,14 +263,13 @@ fn conditions(obj: &Value, old: Option<&Value>, errors: &mut ErrorList) {
             DENIED => APPROVED,
             _ => "-",
         };
-        if seen.contains(&other) && !(had(APPROVED) && had(DENIED)) {
+        if seen.contains(other) && !(had(APPROVED) && had(DENIED)) {
             let fault = "Approved and Denied conditions are mutually exclusive";
             errors.push(FieldError::invalid(&path, kind, fault));
         }
-        if seen.contains(&kind) && !had_twins {
+        if !seen.insert(kind) && !had_twins {
             errors.push(FieldError::duplicate(&at_one.child("type"), kind));
         }
-        seen.push(kind);
     }
 }
 

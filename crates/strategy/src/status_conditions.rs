@@ -4,7 +4,7 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::Value;
 
-use super::json::{at, int_at, str_at};
+use super::json::{at, int_at, repeats, str_at};
 
 const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
 const REASON_MAX: usize = 1024;
@@ -15,10 +15,11 @@ const REASON_FORMAT: &str = "[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?";
 
 /// All faults of conditions of the common type.
 pub(super) fn validate(conditions: &[Value], path: &Path, errors: &mut ErrorList) {
-    for (i, condition) in conditions.iter().enumerate() {
+    let twins = repeats(conditions.iter().map(|c| at(c, &["type"]).as_str()));
+    for ((i, condition), is_twin) in conditions.iter().enumerate().zip(twins) {
         let path = path.index(i);
         let kind = at(condition, &["type"]);
-        if conditions[..i].iter().any(|c| at(c, &["type"]) == kind) {
+        if is_twin {
             errors.push(FieldError::duplicate(&path.child("type"), kind.clone()));
         }
         validate_one(condition, &path, errors);
@@ -74,11 +75,11 @@ fn is_reason(text: &str) -> bool {
 
 /// As [`validate`] for kinds that ask for no more than types, each once.
 pub(super) fn types(conditions: &[Value], path: &Path, errors: &mut ErrorList) {
-    for (i, condition) in conditions.iter().enumerate() {
+    let twins = repeats(conditions.iter().map(|c| str_at(c, &["type"])));
+    for ((i, condition), is_twin) in conditions.iter().enumerate().zip(twins) {
         let path = path.index(i).child("type");
         let kind = str_at(condition, &["type"]);
-        let same = |c: &Value| str_at(c, &["type"]) == kind;
-        if conditions[..i].iter().any(same) {
+        if is_twin {
             errors.push(FieldError::duplicate(&path, kind));
         }
         if kind.is_empty() {

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::config_shape::ConfigShape::{self, List, Object, Scalar};
 use davit_schema::decode::{self, Encoding};
 use serde_json::Value;
 
@@ -33,6 +34,34 @@ pub enum AuthorizationConfigError {
         detail: String,
     },
 }
+
+const FILE: ConfigShape = Object(&[
+    ("apiVersion", Scalar),
+    ("kind", Scalar),
+    (
+        "authorizers",
+        List(&Object(&[
+            ("type", Scalar),
+            ("name", Scalar),
+            ("webhook", WEBHOOK),
+        ])),
+    ),
+]);
+const WEBHOOK: ConfigShape = Object(&[
+    ("authorizedTTL", Scalar),
+    ("cacheAuthorizedRequests", Scalar),
+    ("unauthorizedTTL", Scalar),
+    ("cacheUnauthorizedRequests", Scalar),
+    ("timeout", Scalar),
+    ("subjectAccessReviewVersion", Scalar),
+    ("matchConditionSubjectAccessReviewVersion", Scalar),
+    ("failurePolicy", Scalar),
+    (
+        "connectionInfo",
+        Object(&[("type", Scalar), ("kubeConfigFile", Scalar)]),
+    ),
+    ("matchConditions", List(&Object(&[("expression", Scalar)]))),
+]);
 
 fn fault(field: impl Into<String>, detail: impl Into<String>) -> AuthorizationConfigError {
     AuthorizationConfigError::Field {
@@ -66,6 +95,8 @@ fn parse(text: &[u8]) -> Result<Vec<Mode>, AuthorizationConfigError> {
             "must be AuthorizationConfiguration of apiserver.config.k8s.io/v1",
         ));
     }
+    FILE.check(&value)
+        .map_err(|error| fault(error.field, error.detail))?;
     let entries = value["authorizers"]
         .as_array()
         .map_or(&[][..], Vec::as_slice);

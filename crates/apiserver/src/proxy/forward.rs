@@ -310,12 +310,27 @@ fn dial_error(backend: &Backend, error: &dyn std::fmt::Display) -> Status {
 /// Makes headers those of a hop of its own: of the last one an upgrade stays where it is wanted, and
 /// nothing that its `Connection` names goes on.
 pub(crate) fn start_hop(headers: &mut HeaderMap, upgrade: bool) {
-    let protocol = headers.get(UPGRADE).cloned().filter(|_| upgrade);
+    let protocol = headers.get(UPGRADE).cloned();
+    let protocol = protocol.filter(|protocol| upgrade && !carries_requests(protocol));
     remove_hop_headers(headers);
     if let Some(protocol) = protocol {
         headers.insert(UPGRADE, protocol);
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     }
+}
+
+/// Whether further requests would come by a protocol (HTTP/2 in plain text, TLS within the connection): nobody would have
+/// looked at them here, and to a backend they would come from this server, with whatever identity they claim.
+fn carries_requests(protocol: &HeaderValue) -> bool {
+    let Ok(protocols) = protocol.to_str() else {
+        return true;
+    };
+    protocols.split(',').any(|protocol| {
+        let protocol = protocol.trim().to_ascii_lowercase();
+        ["h2", "http/", "tls/"]
+            .iter()
+            .any(|carrier| protocol.starts_with(carrier))
+    })
 }
 
 /// Tells a proxied web server under which address the client sees it.
@@ -359,4 +374,29 @@ fn links(prefix: &str, backend: &Backend, headers: &HeaderMap) -> Links {
     let asked = headers.get(HOST).and_then(|value| value.to_str().ok());
     let hosts = [format!("{host}:{}", backend.port), host];
     Links::new(prefix, hosts.into_iter().chain(asked.map(str::to_owned)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_upgrade_carries_requests_that_nobody_has_looked_at() {
+        let passed = |protocol: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(UPGRADE, HeaderValue::from_static(protocol));
+            let connection = HeaderValue::from_static("Upgrade, HTTP2-Settings");
+            headers.insert(CONNECTION, connection);
+            headers.insert("http2-settings", HeaderValue::from_static("AAMAAABk"));
+            start_hop(&mut headers, true);
+            assert!(!headers.contains_key("http2-settings"));
+            headers.contains_key(UPGRADE) && headers.contains_key(CONNECTION)
+        };
+        for protocol in ["websocket", "SPDY/3.1"] {
+            assert!(passed(protocol), "{protocol}");
+        }
+        for protocol in ["h2c", "H2C", "websocket, h2c", "h2", "HTTP/2.0", "TLS/1.0"] {
+            assert!(!passed(protocol), "{protocol}");
+        }
+    }
 }

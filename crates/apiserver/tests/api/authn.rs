@@ -1,6 +1,6 @@
 //! Bootstrap tokens, OpenID Connect, token and access webhooks, certificate requests.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -65,16 +65,14 @@ async fn item_184_bootstrap_tokens_authenticate_until_their_secret_goes() {
 #[tokio::test]
 async fn item_184_tokens_of_a_local_issuer_are_verified_by_its_keys() {
     let key = KeyPair::generate().unwrap();
-    let point = key.public_key_raw();
-    let jwk = json!({
-        "kty": "EC", "crv": "P-256", "kid": "k1", "alg": "ES256", "use": "sig",
-        "x": URL_SAFE_NO_PAD.encode(&point[1..33]), "y": URL_SAFE_NO_PAD.encode(&point[33..]),
-    });
+    let published = Arc::new(Mutex::new(jwk(&key, "k1")));
+    let keys = Arc::clone(&published);
     let address: Arc<OnceLock<String>> = Arc::default();
     let known = Arc::clone(&address);
     // one document is both the configuration and the keys
     let issuer = Hook::new(&[], move |_| {
         let url = known.get().cloned().unwrap_or_default();
+        let jwk = keys.lock().unwrap().clone();
         json!({ "issuer": url, "jwks_uri": format!("{url}/keys"), "keys": [jwk] })
     })
     .await;
@@ -90,6 +88,7 @@ async fn item_184_tokens_of_a_local_issuer_are_verified_by_its_keys() {
                 "username": {"expression": "claims.email.split('@')[0]"},
                 "groups": {"claim": "groups", "prefix": "oidc:"},
             },
+            "claimValidationRules": [{"expression": "claims.?email_verified.orValue(true) == true"}],
             "userValidationRules": [{"expression": "user.username != 'root'"}],
         }],
     });
@@ -101,12 +100,13 @@ async fn item_184_tokens_of_a_local_issuer_are_verified_by_its_keys() {
         };
     })
     .await;
-    let sign = |claims: &Value| {
+    let by = |key: &KeyPair, claims: &Value| {
         let mut header = Header::new(Algorithm::ES256);
         header.kid = Some("k1".to_owned());
         let signing = EncodingKey::from_ec_der(key.serialized_der());
         jsonwebtoken::encode(&header, claims, &signing).unwrap()
     };
+    let sign = |claims: &Value| by(&key, claims);
     let now = jiff::Timestamp::now().as_second();
     let claims = |email: &str, audience: &str, expires: i64| {
         json!({
@@ -130,6 +130,29 @@ async fn item_184_tokens_of_a_local_issuer_are_verified_by_its_keys() {
     }
     // discovery and keys, once each
     assert_eq!(issuer.calls().len(), 2);
+
+    // Another key of the same name counts from when it is shown, and the one before no more.
+    let next = KeyPair::generate().unwrap();
+    *published.lock().unwrap() = jwk(&next, "k1");
+    let of_ann = claims("ann@example.com", "davit", 600);
+    let told = async {
+        while review(&c, &by(&next, &of_ann)).await["authenticated"] != true {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let told = tokio::time::timeout(Duration::from_secs(60), told).await;
+    told.expect("the new key is fetched");
+    let status = review(&c, &sign(&of_ann)).await;
+    assert!(status.get("authenticated").is_none(), "{status}");
+}
+
+/// The public half of a key as an issuer shows it.
+fn jwk(key: &KeyPair, id: &str) -> Value {
+    let point = key.public_key_raw();
+    json!({
+        "kty": "EC", "crv": "P-256", "kid": id, "alg": "ES256", "use": "sig",
+        "x": URL_SAFE_NO_PAD.encode(&point[1..33]), "y": URL_SAFE_NO_PAD.encode(&point[33..]),
+    })
 }
 
 /// An issuer with a key: one document is both its configuration and its keys.
@@ -141,11 +164,7 @@ struct Issuing {
 impl Issuing {
     async fn new() -> Self {
         let key = KeyPair::generate().unwrap();
-        let point = key.public_key_raw();
-        let jwk = json!({
-            "kty": "EC", "crv": "P-256", "kid": "k", "alg": "ES256", "use": "sig",
-            "x": URL_SAFE_NO_PAD.encode(&point[1..33]), "y": URL_SAFE_NO_PAD.encode(&point[33..]),
-        });
+        let jwk = jwk(&key, "k");
         let address: Arc<OnceLock<String>> = Arc::default();
         let known = Arc::clone(&address);
         let hook = Hook::new(&[], move |_| {

@@ -24,7 +24,7 @@ pub(super) enum AttachSource {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FlexSource {
     pub(super) driver: String,
-    /// The name of the PersistentVolume, or of the volume in its pod.
+    /// How the volume is called, see [`FlexVolume::name`].
     pub(super) volume: String,
     /// What the driver is told of it, as JSON; empty where only a node's status tells of the volume.
     pub(super) options: String,
@@ -311,6 +311,7 @@ mod tests {
         objects.volumes.insert("pv".to_owned(), Arc::new(volume));
         let mut with_inline = (*pod("a", json!({}))).clone();
         let inline = json!([{ "name": "own", "flexVolume": { "driver": "acme/disk" } },
+            { "name": "pv", "flexVolume": { "driver": "acme/disk" } },
             { "name": "plain", "flexVolume": { "driver": "acme/mem" } },
             { "name": "odd", "flexVolume": { "driver": "../x" } }]);
         let inline: Vec<k8s_openapi::api::core::v1::Volume> =
@@ -318,9 +319,14 @@ mod tests {
         let volumes = &mut with_inline.spec.as_mut().unwrap().volumes;
         volumes.as_mut().unwrap().extend(inline);
         let wanted = wanted_volumes(&[Arc::new(with_inline)], &objects);
-        let names: Vec<&String> = wanted.volumes.keys().collect();
-        assert_eq!(names, ["acme/disk/own", "acme/disk/pv"]);
-        let own = &wanted.volumes["acme/disk/own"].source;
+        let names: Vec<&str> = wanted.volumes.keys().map(String::as_str).collect();
+        // A volume that a pod calls as a PersistentVolume is another: it would have been given that one's files.
+        let [inline, "acme/disk/pv", other] = names[..] else {
+            panic!("{names:?}");
+        };
+        assert!(other.starts_with("acme/disk/pv~"), "{other}");
+        assert!(inline.starts_with("acme/disk/own~"), "{inline}");
+        let own = &wanted.volumes[inline].source;
         let bound = &wanted.volumes["acme/disk/pv"].source;
         assert!(bound.exclusive() && !own.exclusive());
         let AttachSource::Flex(source) = bound else {

@@ -100,6 +100,10 @@ pub(crate) struct NodeOptions {
         default_value = "/opt/cni/bin,/usr/lib/cni"
     )]
     pub(crate) cni_bin_dir: Vec<PathBuf>,
+    /// Let whoever creates a pod choose its addresses by the annotation `davit.dev/pod-ips`, those of other pods included,
+    /// where a CNI plugin has the capability `ips`. Without it such pods do not start
+    #[arg(long)]
+    pub(crate) cni_pod_ips: bool,
     /// Handlers of runtime classes that the embedded runtime takes; it runs all of them alike
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) runtime_handlers: Vec<String>,

@@ -260,3 +260,24 @@ fn intervals_next_to_one_another() {
         assert!(!found.contains(&both[0]), "{found:?}");
     });
 }
+
+#[test]
+fn a_held_table_goes_with_its_holder() {
+    alone(|| {
+        let table = Table::new("davit-test", IpVersion::Four);
+        let held = match table.hold() {
+            Ok(held) => held,
+            Err(error) => return eprintln!("skipped: no tables with an owner: {error}"),
+        };
+        assert!(table.mark().unwrap().is_some());
+        // Neither a second holder nor anybody's transaction has it.
+        let taken = table.hold().unwrap_err();
+        assert_eq!(taken.raw_os_error(), Some(libc::EPERM));
+        let mut change = table.transaction();
+        change.delete_table();
+        assert!(table.commit(change).is_err());
+        drop(held);
+        assert_eq!(table.mark().unwrap(), None);
+        table.hold().unwrap();
+    });
+}

@@ -3,6 +3,8 @@
 use super::*;
 use davit_net::nft::Verdict;
 use nix::sched::{CloneFlags, unshare};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 fn alone(work: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
@@ -176,7 +178,11 @@ fn tables_of_nobody_are_taken_away_by_their_marks() {
         let (gone, used, there) = (made("gone"), made("used"), made("there"));
         std::fs::create_dir(&there).unwrap();
         // in a container of its own, whose directories are not seen here
-        let _present = crate::present(&used).unwrap();
+        let _present = crate::presence(&used).hold().unwrap();
+        // an account of the machine that takes what says so by name
+        let name = format!("davit-network-{:04x}", crate::number_of(&gone));
+        let name = SocketAddr::from_abstract_name(name).unwrap();
+        let _taken = UnixDatagram::bind_addr(&name).unwrap();
         let own = made("own");
         crate::sweep_marked(&own).unwrap();
         let stands = |owner: &Path| crate::tables(owner)[0].mark().unwrap().is_some();

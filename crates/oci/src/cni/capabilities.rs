@@ -7,8 +7,12 @@ use serde_json::{Map, Value, json};
 /// Annotation: addresses the pod is to have, separated by commas (the `ips` capability).
 const IPS: &str = "davit.dev/pod-ips";
 
-/// `runtimeConfig` by capability.
-pub(super) fn of_pod(pod: &PodNetwork) -> Result<Map<String, Value>, String> {
+/// `runtimeConfig` by capability. Whoever creates a pod chooses its address by the annotation, another pod's, too: it is
+/// taken only where the node's operator lets pods choose (`wished_addresses`).
+pub(super) fn of_pod(
+    pod: &PodNetwork,
+    wished_addresses: bool,
+) -> Result<Map<String, Value>, String> {
     let mut out = Map::new();
     out.insert(
         "io.kubernetes.cri.pod-annotations".to_owned(),
@@ -29,6 +33,11 @@ pub(super) fn of_pod(pod: &PodNetwork) -> Result<Map<String, Value>, String> {
         out.insert("cgroupPath".to_owned(), json!(pod.cgroup_parent));
     }
     if let Some(list) = pod.annotations.get(IPS) {
+        if !wished_addresses {
+            return Err(format!(
+                "annotation {IPS}: pods choose no addresses on this node, which was started without --cni-pod-ips"
+            ));
+        }
         let ips: Vec<&str> = list.split(',').map(str::trim).collect();
         for ip in &ips {
             let address = ip.split_once('/').map_or(*ip, |(address, _)| address);
@@ -93,7 +102,7 @@ mod tests {
     #[test]
     fn ports_without_a_host_port_need_no_plugin() {
         let mut pod = pod(&[]);
-        assert!(!of_pod(&pod).unwrap().contains_key("portMappings"));
+        assert!(!of_pod(&pod, false).unwrap().contains_key("portMappings"));
         let mapping = |protocol: cri::Protocol, host_port| cri::PortMapping {
             protocol: protocol as i32,
             container_port: 80,
@@ -106,13 +115,13 @@ mod tests {
         ];
         let expected =
             json!([{"hostPort": 8080, "containerPort": 80, "protocol": "udp", "hostIP": ""}]);
-        assert_eq!(of_pod(&pod).unwrap()["portMappings"], expected);
+        assert_eq!(of_pod(&pod, false).unwrap()["portMappings"], expected);
     }
 
     #[test]
     fn bandwidth_annotations() {
-        assert!(!of_pod(&pod(&[])).unwrap().contains_key("bandwidth"));
-        let limited = of_pod(&pod(&[(INGRESS, "1M")])).unwrap();
+        assert!(!of_pod(&pod(&[]), false).unwrap().contains_key("bandwidth"));
+        let limited = of_pod(&pod(&[(INGRESS, "1M")]), false).unwrap();
         let expected = json!({
             "ingressRate": 1_000_000, "ingressBurst": u32::MAX, "egressRate": 0, "egressBurst": 0,
         });
@@ -122,7 +131,7 @@ mod tests {
             ("2P", "resource is unreasonably large (> 1Pbit)"),
             ("fast", ""),
         ] {
-            let error = of_pod(&pod(&[(EGRESS, text)])).unwrap_err();
+            let error = of_pod(&pod(&[(EGRESS, text)]), false).unwrap_err();
             assert!(error.starts_with("failed to get bandwidth info from annotations: "));
             assert!(error.ends_with(cause), "{error}");
         }
@@ -130,8 +139,8 @@ mod tests {
 
     #[test]
     fn addresses_by_annotation() {
-        let asked = of_pod(&pod(&[(IPS, "10.0.0.9/24, fd00::9")])).unwrap();
+        let asked = of_pod(&pod(&[(IPS, "10.0.0.9/24, fd00::9")]), true).unwrap();
         assert_eq!(asked["ips"], json!(["10.0.0.9/24", "fd00::9"]));
-        assert!(of_pod(&pod(&[(IPS, "10.0.0.x")])).is_err());
+        assert!(of_pod(&pod(&[(IPS, "10.0.0.x")]), true).is_err());
     }
 }

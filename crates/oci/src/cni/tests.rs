@@ -36,6 +36,7 @@ impl Bench {
             conf_dir: path("conf"),
             bin_dirs: vec![path("missing"), path("bin")],
             cache_dir: path("cache"),
+            wished_addresses: false,
         });
         Self { dir, cni }
     }
@@ -395,4 +396,24 @@ async fn a_plugin_that_hangs_goes_with_its_children_when_given_up() {
         }
         assert!(Instant::now() < deadline, "the plugin's child lives on");
     }
+}
+
+/// Whoever may create pods would have another's address, and what network policies let that one do.
+#[tokio::test]
+async fn pods_choose_addresses_where_they_may() {
+    let list = TWO.replace(r#""dns": false"#, r#""ips": true"#);
+    let mut bench = Bench::new(&list);
+    bench.plugin("first");
+    bench.plugin("second");
+    let mut pod = pod("abc");
+    let wish = ("davit.dev/pod-ips".to_owned(), "10.9.0.7/24".to_owned());
+    pod.annotations.extend([wish]);
+    let refused = bench.cni.attach(&pod).await.unwrap_err();
+    assert!(refused.0.contains("without --cni-pod-ips"), "{refused}");
+    assert!(bench.calls().is_empty(), "no plugin hears of it");
+    bench.cni.wished_addresses = true;
+    bench.answer("first", "ADD", &format!("echo '{ANSWER}'"));
+    let _answered = bench.cni.attach(&pod).await;
+    let given = bench.calls().pop().unwrap().2;
+    assert_eq!(given["runtimeConfig"]["ips"], json!(["10.9.0.7/24"]));
 }

@@ -101,6 +101,12 @@ async fn set_up(volumes: &Volumes, source: Value) -> Result<PathBuf, String> {
         .map_err(|errors| errors[0].to_string())
 }
 
+/// What the pod's volume is called on the node.
+fn name(source: Value) -> String {
+    let source = serde_json::from_value(source).unwrap();
+    FlexVolume::inline("data", &source).unwrap().name
+}
+
 fn with_secret(name: &str) -> Value {
     json!({"driver": "acme/mem", "secretRef": {"name": name}, "options": {"size": "1"}})
 }
@@ -110,7 +116,12 @@ async fn items_100_and_102_drivers_without_attaching_mount_and_unmount() {
     let (machine, source) = (Machine::new(), with_secret("key"));
     let volumes = machine.volumes();
     let dir = set_up(&volumes, source.clone()).await.unwrap();
-    assert!(dir.ends_with("pods/u1/volumes/acme~mem/data"));
+    assert_eq!(
+        dir,
+        volumes
+            .paths
+            .volume("u1", "acme~mem", &name(source.clone()))
+    );
     let options = std::fs::read_to_string(dir.join("options")).unwrap();
     let options: Value = serde_json::from_str(&options).unwrap();
     assert_eq!(options["kubernetes.io/secret/k"], "eA==");
@@ -166,7 +177,9 @@ async fn items_100_and_103_failures_say_why_and_leave_nothing() {
         set_up(&volumes, with_secret("key")).await.unwrap_err(),
         "MountVolume.SetUp failed for volume \"data\" : mount command failed, status: Failure, reason: broken"
     );
-    let dir = volumes.paths.volume("u1", "acme~mem", "data");
+    let dir = volumes
+        .paths
+        .volume("u1", "acme~mem", &name(with_secret("key")));
     assert!(!dir.exists());
     std::fs::remove_file(machine.driver("broken")).unwrap();
     set_up(&volumes, with_secret("key")).await.unwrap();
@@ -186,7 +199,9 @@ async fn item_105_what_may_be_mounted_is_unmounted_with_the_pod() {
     std::fs::write(machine.driver("hangs"), "").unwrap();
     let error = set_up(&volumes, json!({"driver": "acme/mem"})).await;
     assert!(error.unwrap_err().contains("did not end mount within 2 s"));
-    let dir = volumes.paths.volume("u1", "acme~mem", "data");
+    let dir = volumes
+        .paths
+        .volume("u1", "acme~mem", &name(json!({"driver": "acme/mem"})));
     assert!(dir.join("options").exists());
     assert_eq!(machine.commands(), ["init", "mount"]);
     volumes.teardown("u1").await.unwrap();

@@ -25,8 +25,10 @@ impl Volumes {
         let unmount = async |(dir, driver, volume): &(PathBuf, DriverName, String)| {
             let unmounted = self.unmount_for_pod(uid, dir, driver, volume).await;
             unmounted.map_err(|cause| {
+                // an in-line volume by its name in the pod
+                let told = volume.split('~').next().unwrap_or(volume);
                 io::Error::other(format!(
-                    "UnmountVolume.TearDown failed for volume {volume:?} : {cause}"
+                    "UnmountVolume.TearDown failed for volume {told:?} : {cause}"
                 ))
             })
         };

@@ -1,5 +1,7 @@
 //! Classes of container runtimes.
 
+use std::collections::HashSet;
+
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::names;
 use serde_json::{Value, json};
@@ -33,7 +35,7 @@ fn content(obj: &Value, errors: &mut ErrorList) {
     let check = names::check_dns1123_label;
     fields::name(obj, "handler", check, &Path::root(), errors);
     let limits = json!({"limits": at(obj, &["overhead", "podFixed"])});
-    resources::container(&limits, &[], &Path::new("overhead"), errors);
+    resources::container(&limits, &HashSet::new(), &Path::new("overhead"), errors);
     scheduling_faults(at(obj, &["scheduling"]), errors);
 }
 

@@ -1,6 +1,6 @@
 //! Limit ranges.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
@@ -55,15 +55,14 @@ impl Strategy for LimitRange {
 }
 
 fn limits(obj: &Value, errors: &mut ErrorList) {
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for (i, item) in list_at(obj, &["spec", "limits"]).iter().enumerate() {
         let path = Path::new("spec").child("limits").index(i);
         let kind = str_at(item, &["type"]);
         limit_type(kind, &path.child("type"), errors);
-        if seen.contains(&kind) {
+        if !seen.insert(kind) {
             errors.push(FieldError::duplicate(&path.child("type"), kind));
         }
-        seen.push(kind);
         limit(item, kind, &path, errors);
     }
 }

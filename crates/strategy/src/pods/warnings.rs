@@ -4,7 +4,7 @@ use davit_api::field::quote;
 use serde_json::Value;
 
 use super::super::containers;
-use super::super::json::{at, has, int_at, list_at, str_at};
+use super::super::json::{at, has, int_at, list_at, repeats, str_at};
 use super::super::resources::fractions;
 
 /// Volumes that nothing mounts any more, what is said of them, and how the path ends.
@@ -25,6 +25,12 @@ const OLD_VOLUMES: [(&str, &str); 9] = [
     ("cephfs", "deprecated in v1.28, non-functional in v1.31+"),
     ("rbd", "deprecated in v1.28, non-functional in v1.31+"),
 ];
+
+/// More warnings than a client is shown.
+const MAX: usize = 128;
+/// So many ports each further one is compared with: thousands are no mistake that a warning helps with, and comparing all with
+/// all takes minutes and more memory than there is.
+const MAX_PORTS: usize = 128;
 
 /// Warnings about a pod spec at a path.
 pub(crate) fn spec_warnings(spec: &Value, path: &str) -> Vec<String> {
@@ -73,7 +79,9 @@ pub(crate) fn spec_warnings(spec: &Value, path: &str) -> Vec<String> {
             for (i, port) in list_at(c, &["ports"]).iter().enumerate() {
                 let place = format!("{path}.ports[{i}]");
                 ambiguous(port, &place, &ports, &mut warnings);
-                ports.push((port, place));
+                if ports.len() < MAX_PORTS {
+                    ports.push((port, place));
+                }
             }
         }
     }
@@ -86,32 +94,42 @@ pub(crate) fn spec_warnings(spec: &Value, path: &str) -> Vec<String> {
 }
 
 fn repeated(spec: &Value, list: &str, key: &str, path: &str, warnings: &mut Vec<String>) {
-    let items = list_at(spec, &[list]);
-    for (i, item) in items.iter().enumerate() {
-        let value = str_at(item, &[key]);
-        if items[..i].iter().any(|e| str_at(e, &[key]) == value) {
-            let value = quote(value);
-            warnings.push(format!("{path}.{list}[{i}].{key}: duplicate {key} {value}"));
-        }
+    let values = || {
+        list_at(spec, &[list])
+            .iter()
+            .map(|item| str_at(item, &[key]))
+    };
+    for ((i, value), _) in values()
+        .enumerate()
+        .zip(repeats(values()))
+        .filter(|(_, is_twin)| *is_twin)
+        .take(MAX)
+    {
+        let value = quote(value);
+        warnings.push(format!("{path}.{list}[{i}].{key}: duplicate {key} {value}"));
     }
 }
 
 /// Ports of the same number that stand in each other's way, or seem to.
 fn ambiguous(port: &Value, place: &str, earlier: &[(&Value, String)], warnings: &mut Vec<String>) {
-    let key = |port: &Value| {
+    fn key(port: &Value) -> (Option<i64>, &str) {
         (
             int_at(port, &["containerPort"]),
-            str_at(port, &["protocol"]).to_owned(),
+            str_at(port, &["protocol"]),
         )
-    };
-    let host = |port: &Value| {
+    }
+    fn host(port: &Value) -> (&str, i64) {
         let number = int_at(port, &["hostPort"]).unwrap_or(0);
-        (str_at(port, &["hostIP"]).to_owned(), number)
-    };
+        (str_at(port, &["hostIP"]), number)
+    }
     let (ip, number) = host(port);
-    for (other, before) in earlier.iter().filter(|(other, _)| key(other) == key(port)) {
+    let own = key(port);
+    for (other, before) in earlier.iter().filter(|(other, _)| key(other) == own) {
+        if warnings.len() >= MAX {
+            return;
+        }
         let (other_ip, other_number) = host(other);
-        let how = if (&ip, number) == (&other_ip, other_number) {
+        let how = if (ip, number) == (other_ip, other_number) {
             "duplicate port definition"
         } else if number == 0 || other_number == 0 {
             "overlapping port definition"
@@ -155,5 +173,22 @@ mod tests {
                 "spec.containers[1].ports[1]: overlapping port definition with spec.containers[1].ports[0]",
             ]
         );
+    }
+
+    /// A pod with as many ports as a request has room for would have cost the square of them, in time and in warnings.
+    #[test]
+    fn ports_of_large_pods_are_not_all_compared() {
+        let list = |item: fn(usize) -> Value| (0..20_000).map(item).collect::<Vec<_>>();
+        let ports = list(|_| json!({"containerPort": 80, "protocol": "TCP"}));
+        let secrets = list(|i| json!({"name": format!("s{i}")}));
+        let spec = json!({
+            "imagePullSecrets": secrets, "hostAliases": secrets,
+            "containers": [{"name": "a", "ports": ports}],
+        });
+        let (told, done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || told.send(spec_warnings(&spec, "spec").len()));
+        let warnings = done.recv_timeout(std::time::Duration::from_secs(60));
+        let warnings = warnings.expect("not in a minute");
+        assert!((MAX..=2 * MAX).contains(&warnings), "{warnings}");
     }
 }

@@ -1,12 +1,14 @@
 //! Validation of claims: requests, constraints, configurations, status.
 
+use std::collections::HashSet;
+
 use davit_allocator::{COST_LIMIT, EXPRESSION_LIMIT, check_selector};
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use davit_api::quantity::Quantity;
 use serde_json::Value;
 
-use super::super::json::{at, bool_at, entries_at, has, int_at, list_at, str_at};
+use super::super::json::{at, bool_at, entries_at, has, int_at, list_at, repeats, str_at};
 use super::parts::{
     driver_name, exactly_one, label_name, pool_name, qualified, taint_effect, too_many, uuid,
 };
@@ -26,15 +28,14 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
     let requests = list_at(devices, &["requests"]);
     let at_requests = path.child("requests");
     too_many(requests, REQUESTS, &at_requests, errors);
-    let mut names: Vec<String> = Vec::new();
+    let mut names: HashSet<String> = HashSet::new();
     for (i, request) in requests.iter().enumerate() {
         let path = at_requests.index(i);
         let name = str_at(request, &["name"]);
         label_name(name, &path.child("name"), errors);
-        if names.iter().any(|n| n == name) {
+        if !names.insert(name.to_owned()) {
             errors.push(FieldError::duplicate(&path, name));
         }
-        names.push(name.to_owned());
         let subs = list_at(request, &["firstAvailable"]);
         let exactly = has(request, &["exactly"]);
         exactly_one(
@@ -52,10 +53,9 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
             let sub_name = str_at(sub, &["name"]);
             label_name(sub_name, &path.child("name"), errors);
             let full = format!("{name}/{sub_name}");
-            if names.contains(&full) {
+            if !names.insert(full) {
                 errors.push(FieldError::duplicate(&path.child("name"), sub_name));
             }
-            names.push(full);
             device_request(sub, &path, errors);
         }
     }
@@ -86,17 +86,18 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
 }
 
 /// Names of requests that constraints and configurations are for.
-fn references(of: &Value, names: &[String], path: &Path, errors: &mut ErrorList) {
+fn references(of: &Value, names: &HashSet<String>, path: &Path, errors: &mut ErrorList) {
     let list = list_at(of, &["requests"]);
     let path = path.child("requests");
     too_many(list, REQUESTS, &path, errors);
-    for (i, name) in list.iter().enumerate() {
+    let twins = repeats(list.iter().map(Value::as_str));
+    for ((i, name), is_twin) in list.iter().enumerate().zip(twins) {
         let (name, path) = (name.as_str().unwrap_or_default(), path.index(i));
-        if !names.iter().any(|n| n == name) {
+        if !names.contains(name) {
             let fault = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
             errors.push(FieldError::invalid(&path, name, fault));
         }
-        if list[..i].iter().any(|n| n.as_str() == Some(name)) {
+        if is_twin {
             errors.push(FieldError::duplicate(&path, name));
         }
     }
@@ -298,14 +299,16 @@ pub(super) fn status(new: &Value, old: &Value, errors: &mut ErrorList) {
     let results = list_at(allocation, &["devices", "results"]);
     let at_devices = path.child("devices");
     let devices = list_at(status, &["devices"]);
-    for (i, device) in devices.iter().enumerate() {
+    let given: HashSet<_> = results.iter().map(triple).collect();
+    let twins = repeats(devices.iter().map(triple));
+    for ((i, device), is_twin) in devices.iter().enumerate().zip(twins) {
         let path = at_devices.index(i);
         let key = triple(device);
-        if devices[..i].iter().any(|d| triple(d) == key) {
+        if is_twin {
             let text = format!("{}/{}/{}", key.0, key.1, key.2);
             errors.push(FieldError::duplicate(&path.child("deviceID"), text));
         }
-        if !results.iter().any(|r| triple(r) == key) {
+        if !given.contains(&key) {
             let text = format!("{}/{}/{}", key.0, key.1, key.2);
             let fault = "must be an allocated device in the claim";
             errors.push(FieldError::invalid(&path, text, fault));
@@ -333,7 +336,8 @@ fn network(data: &Value, path: &Path, errors: &mut ErrorList) {
     }
     let ips = list_at(data, &["ips"]);
     too_many(ips, 16, &path.child("ips"), errors);
-    for (i, ip) in ips.iter().enumerate() {
+    let twins = repeats(ips.iter().map(Value::as_str));
+    for ((i, ip), is_twin) in ips.iter().enumerate().zip(twins) {
         let text = ip.as_str().unwrap_or_default();
         let parsed = text.split_once('/').and_then(|(address, bits)| {
             let address: std::net::IpAddr = address.parse().ok()?;
@@ -346,14 +350,14 @@ fn network(data: &Value, path: &Path, errors: &mut ErrorList) {
             let fault =
                 "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
             errors.push(FieldError::invalid(&path, text, fault));
-        } else if ips[..i].contains(ip) {
+        } else if is_twin {
             errors.push(FieldError::duplicate(&path, text));
         }
     }
 }
 
 fn allocated(claim: &Value, allocation: &Value, path: &Path, errors: &mut ErrorList) {
-    let mut names: Vec<String> = Vec::new();
+    let mut names: HashSet<String> = HashSet::new();
     for request in list_at(claim, &["spec", "devices", "requests"]) {
         let name = str_at(request, &["name"]);
         let subs = list_at(request, &["firstAvailable"]);
@@ -361,10 +365,10 @@ fn allocated(claim: &Value, allocation: &Value, path: &Path, errors: &mut ErrorL
             subs.iter()
                 .map(|s| format!("{name}/{}", str_at(s, &["name"]))),
         );
-        names.push(name.to_owned());
+        names.insert(name.to_owned());
     }
     let known = |name: &str, path: &Path, errors: &mut ErrorList| {
-        if !names.iter().any(|n| n == name) {
+        if !names.contains(name) {
             let fault = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
             errors.push(FieldError::invalid(path, name, fault));
         }
@@ -419,22 +423,23 @@ fn reserved(new: &Value, old: &Value, path: &Path, errors: &mut ErrorList) {
         let fault = "may not be specified when `allocated` is not set";
         errors.push(FieldError::forbidden(path, fault));
     }
-    let uid = |r: &Value| str_at(r, &["uid"]).to_owned();
-    let known: Vec<String> = before.iter().map(uid).collect();
-    let added = list.iter().any(|r| !known.contains(&uid(r)));
+    let known: HashSet<&str> = before.iter().map(|r| str_at(r, &["uid"])).collect();
+    let added = list.iter().any(|r| !known.contains(str_at(r, &["uid"])));
     if added && has(new, &["metadata", "deletionTimestamp"]) {
         let fault = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";
         errors.push(FieldError::forbidden(path, fault));
     }
-    for (i, user) in list.iter().enumerate() {
+    let twins = repeats(list.iter().map(|r| str_at(r, &["uid"])));
+    for ((i, user), is_twin) in list.iter().enumerate().zip(twins) {
         let path = path.index(i);
         for key in ["resource", "name", "uid"] {
             if str_at(user, &[key]).is_empty() {
                 errors.push(FieldError::required(&path.child(key), ""));
             }
         }
-        if list[..i].iter().any(|r| uid(r) == uid(user)) {
-            errors.push(FieldError::duplicate(&path.child("uid"), uid(user)));
+        if is_twin {
+            let uid = str_at(user, &["uid"]);
+            errors.push(FieldError::duplicate(&path.child("uid"), uid));
         }
     }
 }

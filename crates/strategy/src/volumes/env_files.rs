@@ -1,5 +1,7 @@
 //! Variables that a file of a volume says (`fileKeyRef`, KEP-3721).
 
+use std::collections::HashMap;
+
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::Value;
@@ -28,6 +30,11 @@ pub(crate) fn reference(of: &Value, path: &Path, errors: &mut ErrorList) {
 
 /// Faults of the volumes that are referred to: the pod's own, and empty when it starts.
 pub(crate) fn volumes(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    let of_pod = list_at(spec, &["volumes"]).iter();
+    // of two with one name the last counts
+    let of_pod: HashMap<_, _> = of_pod
+        .map(|volume| (str_at(volume, &["name"]), volume))
+        .collect();
     for kind in ["initContainers", "containers", "ephemeralContainers"] {
         for (c, container) in list_at(spec, &[kind]).iter().enumerate() {
             for (v, variable) in list_at(container, &["env"]).iter().enumerate() {
@@ -37,16 +44,15 @@ pub(crate) fn volumes(spec: &Value, path: &Path, errors: &mut ErrorList) {
                 }
                 let path = path.child(kind).index(c).child("env").index(v);
                 let path = path.child("valueFrom").child("fileKeyRef");
-                volume(spec, str_at(of, &["volumeName"]), &path, errors);
+                volume(&of_pod, str_at(of, &["volumeName"]), &path, errors);
             }
         }
     }
 }
 
-fn volume(spec: &Value, name: &str, path: &Path, errors: &mut ErrorList) {
+fn volume(of_pod: &HashMap<&str, &Value>, name: &str, path: &Path, errors: &mut ErrorList) {
     let path = path.child("volumeName");
-    let mut volumes = list_at(spec, &["volumes"]).iter();
-    match volumes.rfind(|v| str_at(v, &["name"]) == name) {
+    match of_pod.get(name) {
         None => errors.push(FieldError::not_found(&path, name)),
         Some(volume) if !has(volume, &["emptyDir"]) => {
             let fault = "referenced volume must be of type emptyDir";

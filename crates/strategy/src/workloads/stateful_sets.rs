@@ -1,5 +1,7 @@
 //! Sets of pods with names and volumes of their own.
 
+use std::collections::HashSet;
+
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::names;
 use serde_json::{Value, json};
@@ -122,17 +124,16 @@ fn with_claims_as_volumes(obj: &Value) -> Value {
     pod.remove("hostname");
     pod.remove("subdomain");
     let mut volumes: Vec<Value> = Vec::new();
-    let has = |volumes: &[Value], name: &str| volumes.iter().any(|v| str_at(v, &["name"]) == name);
+    let mut claimed = HashSet::new();
     for claim in &claims {
         let name = str_at(claim, &["metadata", "name"]);
-        if !has(&volumes, name) {
+        if claimed.insert(name) {
             volumes.push(json!({"name": name, "persistentVolumeClaim": {"claimName": name}}));
         }
     }
     let others = pod.get("volumes").and_then(Value::as_array);
-    let claimed = volumes.clone();
     for volume in others.into_iter().flatten() {
-        if !has(&claimed, str_at(volume, &["name"])) {
+        if !claimed.contains(str_at(volume, &["name"])) {
             volumes.push(volume.clone());
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use crate::config_shape::ConfigShape::{self, List, Object, Scalar};
 use davit_schema::decode::{self, Encoding};
 use davit_webhook::Tasks;
 use serde_json::Value;
@@ -30,6 +31,57 @@ pub enum AuthenticationConfigError {
         detail: String,
     },
 }
+
+const EXPRESSION: (&str, ConfigShape) = ("expression", Scalar);
+const MESSAGE: (&str, ConfigShape) = ("message", Scalar);
+const CLAIM: (&str, ConfigShape) = ("claim", Scalar);
+const PREFIXED: ConfigShape = Object(&[CLAIM, ("prefix", Scalar), EXPRESSION]);
+const FILE: ConfigShape = Object(&[
+    ("apiVersion", Scalar),
+    ("kind", Scalar),
+    ("jwt", List(&JWT)),
+    (
+        "anonymous",
+        Object(&[
+            ("enabled", Scalar),
+            ("conditions", List(&Object(&[("path", Scalar)]))),
+        ]),
+    ),
+]);
+const JWT: ConfigShape = Object(&[
+    (
+        "issuer",
+        Object(&[
+            ("url", Scalar),
+            ("discoveryURL", Scalar),
+            ("certificateAuthority", Scalar),
+            ("audiences", List(&Scalar)),
+            ("audienceMatchPolicy", Scalar),
+        ]),
+    ),
+    (
+        "claimValidationRules",
+        List(&Object(&[
+            CLAIM,
+            ("requiredValue", Scalar),
+            EXPRESSION,
+            MESSAGE,
+        ])),
+    ),
+    (
+        "claimMappings",
+        Object(&[
+            ("username", PREFIXED),
+            ("groups", PREFIXED),
+            ("uid", Object(&[CLAIM, EXPRESSION])),
+            (
+                "extra",
+                List(&Object(&[("key", Scalar), ("valueExpression", Scalar)])),
+            ),
+        ]),
+    ),
+    ("userValidationRules", List(&Object(&[EXPRESSION, MESSAGE]))),
+]);
 
 fn fault(field: impl Into<String>, detail: impl Into<String>) -> AuthenticationConfigError {
     AuthenticationConfigError::Field {
@@ -177,6 +229,8 @@ pub(in crate::authn) fn parse(
             "must be AuthenticationConfiguration of apiserver.config.k8s.io/v1",
         ));
     }
+    FILE.check(&value)
+        .map_err(|error| fault(error.field, error.detail))?;
     let mut issuers = HashSet::new();
     let mut jwt = Vec::new();
     for (index, entry) in items(&value["jwt"]).iter().enumerate() {
@@ -344,6 +398,7 @@ fn mapping(entry: &Value, at: &str) -> Result<Mapping, AuthenticationConfigError
         let compiled = expression(source, &field, Expression::over_claims)?;
         extra.push((key.to_owned(), compiled));
     }
+    check_email(entry, at)?;
     Ok(Mapping {
         claim_rules,
         username,
@@ -356,6 +411,32 @@ fn mapping(entry: &Value, at: &str) -> Result<Mapping, AuthenticationConfigError
         extra,
         user_rules,
     })
+}
+
+/// An address that nobody has confirmed names nobody: an expression for the name of the user that reads it asks whether it
+/// was, or some other one does. By the words of the expressions, which Kubernetes looks for, too.
+fn check_email(entry: &Value, at: &str) -> Result<(), AuthenticationConfigError> {
+    let has = |source: &str, wanted: &str| {
+        let mut words = source.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        words.any(|word| word == wanted)
+    };
+    let mappings = &entry["claimMappings"];
+    let name = text(&mappings["username"], "expression");
+    let rules = items(&entry["claimValidationRules"]).iter();
+    let extra = items(&mappings["extra"]).iter();
+    let mut others = rules
+        .map(|rule| text(rule, "expression"))
+        .chain(extra.map(|entry| text(entry, "valueExpression")))
+        .chain([name]);
+    if has(name, "email") && !others.any(|source| has(source, "email_verified")) {
+        return Err(fault(
+            format!("{at}.claimMappings.username.expression"),
+            "claims.email_verified must be used in claimMappings.username.expression or \
+             claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when claims.email is used in \
+             claimMappings.username.expression",
+        ));
+    }
+    Ok(())
 }
 
 /// Keys have a domain, are lower case and none of Kubernetes' own.
@@ -439,5 +520,46 @@ anonymous: {enabled: true, conditions: [{path: /livez}]}
         assert!(wrong("example.com/team", "a.k8s.io/team").contains("extra[0]"));
         assert!(wrong(", prefix: \"g:\"", "").contains("groups.prefix"));
         assert!(wrong("apiserver.config.k8s.io/v1", "v1").contains("kind"));
+        // A rule that is misspelt would hold nobody up.
+        let misspelt = wrong("userValidationRules", "userValidationRule");
+        assert!(misspelt.contains("jwt[0].userValidationRule: unknown field"));
+        assert!(wrong("expression: \"!user", "expresion: \"!user").contains("unknown field"));
+        let no_list = wrong(
+            "- {expression: \"!user.username.startsWith('system:')\", message: \"reserved\"}",
+            "  first: {expression: \"false\"}",
+        );
+        assert!(
+            no_list.contains("userValidationRules: must be a list"),
+            "{no_list}"
+        );
+    }
+
+    /// Who may register with an issuer by any address would be whoever it names.
+    #[test]
+    fn addresses_nobody_has_confirmed_name_nobody() {
+        let tasks = Tasks::new(CancellationToken::new());
+        let parsed = |from: &str, to: &str| {
+            let text = CONFIG.replace(from, to);
+            parse(&text, &tasks).map(drop).map_err(|e| e.to_string())
+        };
+        let name = "'u:' + claims.sub";
+        for read in [
+            "claims.email",
+            "claims['email']",
+            "claims.?email.orValue('')",
+        ] {
+            let said = parsed(name, read).unwrap_err();
+            assert!(
+                said.contains("claims.email_verified must be used"),
+                "{said}"
+            );
+        }
+        parsed(name, "claims.email_verified == true ? claims.email : ''").unwrap();
+        parsed(name, "claims.emails[0]").unwrap();
+        let rules = "\"claims.age > 17\"";
+        let checked = CONFIG
+            .replace(name, "claims.email")
+            .replace(rules, "\"claims.email_verified == true\"");
+        parse(&checked, &tasks).unwrap();
     }
 }

@@ -6,6 +6,7 @@ use davit_webhook::tls::Trust;
 use davit_webhook::{Answer, Call, CallError, Client, Credentials, Dial, Settings, Tasks, parse};
 use http::Uri;
 use http::header::{AUTHORIZATION, HeaderValue};
+use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use parking_lot::RwLock;
@@ -31,6 +32,45 @@ const ALGORITHMS: [Algorithm; 8] = [
     Algorithm::PS384,
     Algorithm::PS512,
 ];
+
+/// What the keys that are known are good for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// If there are any, they are tried.
+    Suffices,
+    /// The token was not signed with any of them.
+    HasFailed,
+}
+
+/// Why a token is not believed.
+struct TokenFault {
+    text: String,
+    /// With another key it might be.
+    is_the_key: bool,
+}
+
+/// The claims of a token that is signed with one of the keys.
+fn decode(token: &str, keys: &[Jwk], validation: &Validation) -> Result<Value, TokenFault> {
+    let mut last = TokenFault {
+        text: "oidc: no key of the issuer fits the token".to_owned(),
+        is_the_key: true,
+    };
+    for jwk in keys {
+        let Ok(key) = DecodingKey::from_jwk(jwk) else {
+            continue;
+        };
+        match jsonwebtoken::decode::<Value>(token, &key, validation) {
+            Ok(data) => return Ok(data.claims),
+            Err(error) => {
+                last = TokenFault {
+                    text: format!("oidc: verify token: {error}"),
+                    is_the_key: matches!(error.kind(), ErrorKind::InvalidSignature),
+                }
+            }
+        }
+    }
+    Err(last)
+}
 
 /// One issuer, and the keys that are known of it.
 pub(super) struct Verifier {
@@ -81,7 +121,6 @@ impl Verifier {
                 header.alg
             ));
         }
-        let candidates = self.keys_for(header.kid.as_deref()).await?;
         let mut validation = Validation::new(header.alg);
         validation.leeway = LEEWAY;
         validation.validate_nbf = true;
@@ -89,34 +128,35 @@ impl Verifier {
         validation.aud = Some(self.issuer.audiences.iter().cloned().collect());
         validation.set_issuer(&[&self.issuer.url]);
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
-        let mut last = "oidc: no key of the issuer fits the token".to_owned();
-        for jwk in candidates {
-            let Ok(key) = DecodingKey::from_jwk(&jwk) else {
-                continue;
-            };
-            match jsonwebtoken::decode::<Value>(token, &key, &validation) {
-                Ok(data) => return Ok(data.claims),
-                Err(error) => last = format!("oidc: verify token: {error}"),
+        let id = header.kid.as_deref();
+        let known = self.keys_for(id, Known::Suffices).await?;
+        match decode(token, &known, &validation) {
+            // The issuer may have another key of this name now, or none of these any more.
+            Err(fault) if fault.is_the_key => {
+                let fresh = self.keys_for(id, Known::HasFailed).await?;
+                decode(token, &fresh, &validation)
             }
+            other => other,
         }
-        Err(last)
+        .map_err(|fault| fault.text)
     }
 
     /// The keys a token may be signed with: the one it names, or all if it names none. Tokens with a key that is known
     /// do not wait for those without, whoever sends them and however slow the issuer is.
-    async fn keys_for(&self, id: Option<&str>) -> Result<Vec<Jwk>, String> {
+    async fn keys_for(&self, id: Option<&str>, held: Known) -> Result<Vec<Jwk>, String> {
         let chosen = || -> Vec<Jwk> {
             let fits = |jwk: &&Jwk| id.is_none() || jwk.common.key_id.as_deref() == id;
             self.keys.read().iter().filter(fits).cloned().collect()
         };
+        let suffice = |known: &[Jwk]| !known.is_empty() && held == Known::Suffices;
         let known = chosen();
-        if !known.is_empty() {
+        if suffice(&known) {
             return Ok(known);
         }
         let mut source = self.source.lock().await;
         let known = chosen();
         let recent = source.fetched.is_some_and(|at| at.elapsed() < REFETCH);
-        if !known.is_empty() || recent {
+        if suffice(&known) || recent {
             return Ok(known);
         }
         let fetched = self.fetch(&mut source).await;

@@ -5,7 +5,7 @@ use davit_api::names;
 use serde_json::Value;
 
 use super::super::super::fields::{not_negative, optional_choice};
-use super::super::super::json::{at, has, int_at, is_empty, list_at, str_at};
+use super::super::super::json::{at, has, int_at, is_empty, list_at, repeats, str_at};
 use super::super::super::pod_spec;
 use super::indexes;
 
@@ -279,12 +279,12 @@ fn exit_codes(of: &Value, containers: &[&str], path: &Path, errors: &mut ErrorLi
         errors.push(FieldError::too_many(&path, values.len(), MAX_EXIT_CODES));
     }
     let codes: Vec<i64> = values.iter().filter_map(Value::as_i64).collect();
-    for (place, code) in codes.iter().enumerate() {
+    for ((place, code), is_twin) in codes.iter().enumerate().zip(repeats(&codes)) {
         if *code == 0 && str_at(of, &["operator"]) == "In" {
             let fault = "must not be 0 for the In operator";
             errors.push(FieldError::invalid(&path.index(place), 0, fault));
         }
-        if codes.iter().take(place).any(|other| other == code) {
+        if is_twin {
             errors.push(FieldError::duplicate(&path.index(place), *code));
         }
     }

@@ -3,6 +3,8 @@
 //!
 //! A rule is checked when what it is about changes, so that a write may concern something else.
 
+use std::collections::HashSet;
+
 use davit_api::field::{ErrorList, FieldError, Path};
 use serde_json::Value;
 
@@ -52,17 +54,15 @@ pub(super) fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) 
 }
 
 fn uncounted(job: &Value, path: &Path, errors: &mut ErrorList) {
-    let mut seen: Vec<&Value> = Vec::new();
+    let mut seen = HashSet::new();
     for key in ["succeeded", "failed"] {
         let list = list_at(job, &["status", "uncountedTerminatedPods", key]);
         for (place, uid) in list.iter().enumerate() {
             let path = path.child(key).index(place);
             if uid.as_str() == Some("") {
                 errors.push(FieldError::invalid(&path, "", "must not be empty"));
-            } else if seen.contains(&uid) {
+            } else if !seen.insert(uid.as_str()) {
                 errors.push(FieldError::duplicate(&path, uid.clone()));
-            } else {
-                seen.push(uid);
             }
         }
     }
