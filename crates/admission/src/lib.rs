@@ -383,26 +383,26 @@ pub fn check_webhook_answer(
     webhooks::check(answer, version, uid, mutating)
 }
 
+/// What a refusal calls the object: the name of the path, else the object's own or the prefix that it will begin with.
+fn named<'a>(attributes: &Attributes<'a>, object: Option<&'a Value>) -> &'a str {
+    let of = |pointer| object?.pointer(pointer)?.as_str();
+    [
+        Some(attributes.name),
+        of("/metadata/name"),
+        of("/metadata/generateName"),
+    ]
+    .into_iter()
+    .flatten()
+    .find(|name| !name.is_empty())
+    .unwrap_or("Unknown")
+}
+
 /// A refusal in the usual form: `pods "x" is forbidden: why`.
 fn forbidden(
     attributes: &Attributes<'_>,
     object: Option<&Value>,
     why: impl Into<String>,
 ) -> Status {
-    let mut name = attributes.name;
-    if name.is_empty()
-        && let Some(object) = object
-    {
-        let of = |pointer| {
-            object
-                .pointer(pointer)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-        };
-        name = of("/metadata/name");
-        if name.is_empty() {
-            name = of("/metadata/generateName");
-        }
-    }
+    let name = named(attributes, object);
     Status::forbidden(attributes.resource.qualified(), name, why.into())
 }

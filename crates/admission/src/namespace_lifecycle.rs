@@ -6,7 +6,7 @@ use std::time::Duration;
 use davit_api::status::{Qualified, Status};
 use serde_json::Value;
 
-use super::{Attributes, Mutating, Operation, forbidden};
+use super::{Attributes, Mutating, Operation, forbidden, named};
 
 const UNDELETABLE: [&str; 3] = ["default", "kube-system", "kube-public"];
 /// A namespace created a moment ago through another server may not be visible yet.
@@ -59,13 +59,7 @@ impl Mutating for NamespaceLifecycle {
         };
         let phase = found.pointer("/status/phase").and_then(Value::as_str);
         if attributes.operation == Operation::Create && phase == Some("Terminating") {
-            // the name is not made yet where only a prefix is given
-            let name_at = |path| object.as_deref()?.pointer(path)?.as_str();
-            let name = ["/metadata/name", "/metadata/generateName"]
-                .into_iter()
-                .filter_map(name_at)
-                .find(|name| !name.is_empty())
-                .unwrap_or("Unknown");
+            let name = named(attributes, object.as_deref());
             let resource = attributes.resource.qualified();
             return Err(Status::namespace_terminating(resource, name, namespace));
         }

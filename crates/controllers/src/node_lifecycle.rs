@@ -20,6 +20,8 @@ use tokio::time::Instant;
 
 /// How long a node may be silent, as upstream's `--node-monitor-grace-period`.
 const GRACE: Duration = Duration::from_secs(50);
+/// The same for a node that has never said whether it is ready, as upstream's `--node-startup-grace-period`.
+const STARTUP_GRACE: Duration = Duration::from_secs(60);
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// Taints that follow a condition with effect NoSchedule: condition, its bad status, taint.
@@ -87,13 +89,14 @@ impl Reconcile for NodeLifecycle {
             return Ok(Next::Wait);
         };
         let silent_for = self.hear(&node);
-        if silent_for >= GRACE {
+        let grace = grace(&node);
+        if silent_for >= grace {
             self.mark_unknown(&node).await?;
         }
         self.taint(&node).await?;
         let eviction = self.evict(&node).await?;
         // A silent node is looked at again when it says something.
-        let next_check = GRACE.checked_sub(silent_for).filter(|left| !left.is_zero());
+        let next_check = grace.checked_sub(silent_for).filter(|left| !left.is_zero());
         let next = [next_check, eviction].into_iter().flatten().min();
         Ok(next.map_or(Next::Wait, Next::After))
     }
@@ -147,7 +150,7 @@ impl NodeLifecycle {
         let known = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"].into_iter();
         let stale: Vec<NodeCondition> = known
             .filter(|type_| condition(node, type_).is_none_or(|c| c.status != "Unknown"))
-            .map(|type_| unknown_condition(condition(node, type_), type_))
+            .map(|type_| unknown_condition(node, type_))
             .collect();
         if stale.is_empty() {
             return Ok(());
@@ -259,8 +262,14 @@ fn condition<'a>(node: &'a Node, type_: &str) -> Option<&'a NodeCondition> {
         .find(|c| c.type_ == type_)
 }
 
-fn unknown_condition(known: Option<&NodeCondition>, type_: &str) -> NodeCondition {
-    let now = Some(Time(Timestamp::now()));
+/// How long a node may be silent: longer before its first word.
+fn grace(node: &Node) -> Duration {
+    condition(node, "Ready").map_or(STARTUP_GRACE, |_| GRACE)
+}
+
+/// The condition of a node that is silent. One that never said anything was last heard of when it was made.
+fn unknown_condition(node: &Node, type_: &str) -> NodeCondition {
+    let known = condition(node, type_);
     let (reason, message) = match known {
         Some(_) => ("NodeStatusUnknown", "Kubelet stopped posting node status."),
         None => (
@@ -274,18 +283,21 @@ fn unknown_condition(known: Option<&NodeCondition>, type_: &str) -> NodeConditio
         reason: Some(reason.to_owned()),
         message: Some(message.to_owned()),
         last_heartbeat_time: known
-            .and_then(|c| c.last_heartbeat_time.clone())
-            .or_else(|| now.clone()),
-        last_transition_time: now,
+            .map_or(&node.metadata.creation_timestamp, |c| {
+                &c.last_heartbeat_time
+            })
+            .clone(),
+        last_transition_time: Some(Time(Timestamp::now())),
     }
 }
 
-/// The taints a node should have: those that others set, and ours for its conditions.
+/// The taints a node should have: those that others set, and ours for its conditions. A node without the condition `Ready`
+/// is one that has not begun to report: nothing runs there that would have to leave.
 fn wanted_taints(node: &Node, current: &[Taint]) -> Vec<Taint> {
     let mut ours: Vec<(&str, &str)> = Vec::new();
-    match condition(node, "Ready").map_or("Unknown", |c| c.status.as_str()) {
-        "True" => {}
-        "False" => ours.extend([(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")]),
+    match condition(node, "Ready").map(|c| c.status.as_str()) {
+        None | Some("True") => {}
+        Some("False") => ours.extend([(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")]),
         _ => ours.extend([(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")]),
     }
     for (type_, bad, taint) in CONDITION_TAINTS {
@@ -394,6 +406,28 @@ mod tests {
             keys(&wanted_taints(&node("True"), &silent)),
             ["x:NoSchedule"]
         );
+    }
+
+    #[test]
+    fn a_node_that_has_not_begun_to_report_has_time_and_no_taints() {
+        let made = Time(Timestamp::now() - k8s_openapi::jiff::SignedDuration::from_secs(70));
+        let mut new = Node::default();
+        new.metadata.creation_timestamp = Some(made.clone());
+        let refused = Taint {
+            key: NOT_READY.into(),
+            effect: "NoSchedule".into(),
+            ..Taint::default()
+        };
+        assert_eq!(wanted_taints(&new, &[refused]), []);
+        assert_eq!((grace(&new), grace(&node("True"))), (STARTUP_GRACE, GRACE));
+
+        let silent = unknown_condition(&new, "Ready");
+        assert_eq!(silent.reason.as_deref(), Some("NodeStatusNeverUpdated"));
+        assert_eq!(silent.last_heartbeat_time, Some(made));
+        new.status.get_or_insert_default().conditions = Some(vec![silent]);
+        let taints = keys(&wanted_taints(&new, &[]));
+        let unreachable = ["NoSchedule", "NoExecute"].map(|e| format!("{UNREACHABLE}:{e}"));
+        assert_eq!(taints, unreachable);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::runtime_state::{ContainerRecord, PodRuntime, State, container_hash};
 use davit_pods::backoff::Backoff;
 use davit_pods::pod::{PodExt, Role, ephemeral_as_container, init_role, restarts_after_exit};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerState, Pod};
 use std::collections::BTreeSet;
 
 /// Result of a probe of one container instance.
@@ -437,13 +437,18 @@ fn main_steps(input: &Input<'_>, plan: &mut Plan) {
     plan.start.extend(starts);
 }
 
-/// How often a container was started before whose instances the runtime does not have any more.
+/// How often a container was started before whose instances the runtime does not have any more. One that the status tells of
+/// as running or ended is not in its count yet: its log and its number are not those of the next.
 fn told_restarts(pod: &Pod, name: &str) -> u32 {
     let status = pod.pod_status();
     let lists = [&status.init_container_statuses, &status.container_statuses];
     let mut all = lists.into_iter().flatten().flatten();
-    let told = all.find(|s| s.name == name).map_or(0, |s| s.restart_count);
-    u32::try_from(told).unwrap_or(0)
+    let Some(told) = all.find(|s| s.name == name) else {
+        return 0;
+    };
+    let is_there = |s: &ContainerState| s.running.is_some() || s.terminated.is_some();
+    let uncounted = told.state.as_ref().is_some_and(is_there);
+    u32::try_from(told.restart_count).unwrap_or(0) + u32::from(uncounted)
 }
 
 fn start(input: &Input<'_>, role: Role, index: usize, container: &Container) -> Start {

@@ -342,6 +342,9 @@ async fn item_046_missing_and_terminating_namespaces_take_nothing() {
     )
     .await
     .ok(201);
+    let accounts = "/api/v1/namespaces/going/serviceaccounts";
+    let account = json!({"metadata": {"name": "robot"}});
+    c.post(accounts, &account).await.ok(201);
     c.delete("/api/v1/namespaces/going", &Value::Null)
         .await
         .ok(200);
@@ -366,6 +369,17 @@ async fn item_046_missing_and_terminating_namespaces_take_nothing() {
     let message = status["message"].as_str().unwrap();
     assert!(
         message.starts_with("configmaps \"x-\" is forbidden: "),
+        "{message}"
+    );
+    // what is created of an object has its name
+    let token = json!({"spec": {"audiences": []}});
+    let status = c
+        .post(&format!("{accounts}/robot/token"), &token)
+        .await
+        .error(403, "Forbidden");
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("serviceaccounts \"robot\" is forbidden: unable"),
         "{message}"
     );
     let status = c

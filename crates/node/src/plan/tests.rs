@@ -97,6 +97,24 @@ fn starts(plan: &Plan) -> Vec<&str> {
     plan.start.iter().map(|s| s.name.as_str()).collect()
 }
 
+#[test]
+fn an_instance_that_somebody_removed_counts_as_a_restart_once() {
+    let start = |state: serde_json::Value| {
+        let mut p = pod("Always", &[], &["a"]);
+        let status = json!({"containerStatuses": [
+            {"name": "a", "image": "i", "imageID": "i", "ready": false, "restartCount": 2, "state": state},
+        ]});
+        p.status = Some(serde_json::from_value(status).unwrap());
+        make(&p, &runtime(&p, &[]), &Probes::default()).start[0].restart_count
+    };
+    assert_eq!(start(json!({"running": {}})), 3);
+    assert_eq!(start(json!({"terminated": {"exitCode": 1}})), 3);
+    assert_eq!(
+        start(json!({"waiting": {"reason": "ContainerCreating"}})),
+        2
+    );
+}
+
 const RUN: (State, i32) = (State::Running, 0);
 const OK: (State, i32) = (State::Exited, 0);
 const BAD: (State, i32) = (State::Exited, 1);
