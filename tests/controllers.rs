@@ -457,12 +457,27 @@ spec:
     });
     let table = kubectl(&cluster, &k, ["get", "nodes"]);
     assert!(table.contains("lost   NotReady"), "{table}");
-    eventually("it is tainted", SOON, || {
-        let taints = value(&cluster, &k, "node/lost", ".spec.taints[*].key");
-        taints.contains("node.kubernetes.io/unreachable")
+    let effects = || value(&cluster, &k, "node/lost", ".spec.taints[*].effect");
+    eventually("it is tainted", SOON, || !effects().is_empty());
+    let taints = value(&cluster, &k, "node/lost", ".spec.taints[*].key");
+    assert_eq!(taints, "node.kubernetes.io/unreachable");
+    assert_eq!(effects(), "NoSchedule", "no other node reports, either");
+
+    let other = "apiVersion: v1\nkind: Node\nmetadata: {name: well}\n";
+    kubectl_stdin(&cluster, &k, &["create", "-f", "-"], other);
+    let report = || {
+        let now = jiff::Timestamp::now().to_string();
+        let said = heartbeat.replace("2026-01-01T00:00:00Z", &now);
+        let say = ["patch", "node", "well", "--subresource=status", "-p"];
+        kubectl(&cluster, &k, say.into_iter().chain([said.as_str()]));
+    };
+    eventually("pods have to leave it", SOON, || {
+        report();
+        effects().contains("NoExecute")
     });
     let deleted = ".metadata.deletionTimestamp";
     eventually("the hasty pod is evicted", SOON, || {
+        report();
         let shown = output(
             cluster
                 .kubectl(&k)

@@ -2,6 +2,7 @@
 //!
 //! The clock that counts is our own, from when a heartbeat was last seen to change: clocks of nodes are not trusted.
 
+use crate::attach_detach::is_ready;
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
 use crate::informers::{Informers, LEASE_NAMESPACE};
 use crate::pod_control::{disrupt, node_of};
@@ -22,6 +23,9 @@ use tokio::time::Instant;
 const GRACE: Duration = Duration::from_secs(50);
 /// The same for a node that has never said whether it is ready, as upstream's `--node-startup-grace-period`.
 const STARTUP_GRACE: Duration = Duration::from_secs(60);
+/// How often a node that is not ready is looked at again, as upstream's `--node-monitor-period`: what becomes of its pods
+/// depends on the other nodes, too.
+const MONITOR_PERIOD: Duration = Duration::from_secs(5);
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// Taints that follow a condition with effect NoSchedule: condition, its bad status, taint.
@@ -93,11 +97,11 @@ impl Reconcile for NodeLifecycle {
         if silent_for >= grace {
             self.mark_unknown(&node).await?;
         }
-        self.taint(&node).await?;
-        let eviction = self.evict(&node).await?;
-        // A silent node is looked at again when it says something.
+        let taints = self.taint(&node).await?;
+        let eviction = self.evict(&node, taints).await?;
         let next_check = grace.checked_sub(silent_for).filter(|left| !left.is_zero());
-        let next = [next_check, eviction].into_iter().flatten().min();
+        let others = (!is_ready(&node)).then_some(MONITOR_PERIOD);
+        let next = [next_check, eviction, others].into_iter().flatten().min();
         Ok(next.map_or(Next::Wait, Next::After))
     }
 }
@@ -157,7 +161,7 @@ impl NodeLifecycle {
         }
         let name = node.metadata.name.clone().unwrap_or_default();
         tracing::warn!(node = name, "node stopped reporting");
-        let was_ready = condition(node, "Ready").is_some_and(|c| c.status == "True");
+        let was_ready = is_ready(node);
         let uid = node.metadata.uid.clone().unwrap_or_default();
         let patch = serde_json::json!({ "status": { "conditions": stale } });
         let api: kube::Api<Node> = kube::Api::all(self.client.clone());
@@ -174,15 +178,18 @@ impl NodeLifecycle {
         Ok(())
     }
 
-    async fn taint(&self, node: &Node) -> Result<(), Error> {
+    /// Gives the node the taints of its conditions, and returns all that it has then.
+    async fn taint(&self, node: &Node) -> Result<Vec<Taint>, Error> {
         let current = node
             .spec
             .as_ref()
             .and_then(|s| s.taints.clone())
             .unwrap_or_default();
-        let wanted = wanted_taints(node, &current);
+        // Where no node is well it is the way to them that is broken: their pods run on, and stay.
+        let evicts = is_ready(node) || self.informers.nodes.list().iter().any(|n| is_ready(n));
+        let wanted = wanted_taints(node, &current, evicts);
         if wanted == current {
-            return Ok(());
+            return Ok(wanted);
         }
         let name = node.metadata.name.clone().unwrap_or_default();
         // With the version, so that taints others set meanwhile are not undone.
@@ -196,20 +203,12 @@ impl NodeLifecycle {
                 .await,
         )
         .context(|| format!("taint node {name}"))?;
-        Ok(())
+        Ok(wanted)
     }
 
     /// Deletes pods whose toleration of the node's NoExecute taints has run out; when the next one does.
-    async fn evict(&self, node: &Node) -> Result<Option<Duration>, Error> {
-        let taints = node
-            .spec
-            .as_ref()
-            .and_then(|s| s.taints.clone())
-            .unwrap_or_default();
-        let taints: Vec<Taint> = taints
-            .into_iter()
-            .filter(|t| t.effect == "NoExecute")
-            .collect();
+    async fn evict(&self, node: &Node, mut taints: Vec<Taint>) -> Result<Option<Duration>, Error> {
+        taints.retain(|t| t.effect == "NoExecute");
         if taints.is_empty() {
             return Ok(None);
         }
@@ -292,14 +291,16 @@ fn unknown_condition(node: &Node, type_: &str) -> NodeCondition {
 }
 
 /// The taints a node should have: those that others set, and ours for its conditions. A node without the condition `Ready`
-/// is one that has not begun to report: nothing runs there that would have to leave.
-fn wanted_taints(node: &Node, current: &[Taint]) -> Vec<Taint> {
+/// is one that has not begun to report: nothing runs there that would have to leave. Only where `evicts` says so do pods leave
+/// one that is not ready.
+fn wanted_taints(node: &Node, current: &[Taint], evicts: bool) -> Vec<Taint> {
     let mut ours: Vec<(&str, &str)> = Vec::new();
     match condition(node, "Ready").map(|c| c.status.as_str()) {
         None | Some("True") => {}
         Some("False") => ours.extend([(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")]),
         _ => ours.extend([(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")]),
     }
+    ours.retain(|(_, effect)| evicts || *effect != "NoExecute");
     for (type_, bad, taint) in CONDITION_TAINTS {
         if condition(node, type_).is_some_and(|c| c.status == bad) {
             ours.push((taint, "NoSchedule"));
@@ -388,7 +389,7 @@ mod tests {
             effect: "NoSchedule".into(),
             ..Taint::default()
         };
-        let silent = wanted_taints(&node("Unknown"), std::slice::from_ref(&foreign));
+        let silent = wanted_taints(&node("Unknown"), std::slice::from_ref(&foreign), true);
         assert_eq!(
             keys(&silent),
             [
@@ -398,14 +399,27 @@ mod tests {
             ]
         );
         assert_eq!(
-            wanted_taints(&node("Unknown"), &silent),
+            wanted_taints(&node("Unknown"), &silent, true),
             silent,
             "nothing changes a second time"
         );
         assert_eq!(
-            keys(&wanted_taints(&node("True"), &silent)),
+            keys(&wanted_taints(&node("True"), &silent, true)),
             ["x:NoSchedule"]
         );
+    }
+
+    #[test]
+    fn pods_leave_only_where_another_node_is_well() {
+        let gone = wanted_taints(&node("Unknown"), &[], true);
+        assert_eq!(gone.len(), 2);
+        for status in ["Unknown", "False"] {
+            let left = wanted_taints(&node(status), &gone, false);
+            assert!(
+                left.iter().all(|t| t.effect == "NoSchedule") && left.len() == 1,
+                "{left:?}"
+            );
+        }
     }
 
     #[test]
@@ -418,14 +432,14 @@ mod tests {
             effect: "NoSchedule".into(),
             ..Taint::default()
         };
-        assert_eq!(wanted_taints(&new, &[refused]), []);
+        assert_eq!(wanted_taints(&new, &[refused], true), []);
         assert_eq!((grace(&new), grace(&node("True"))), (STARTUP_GRACE, GRACE));
 
         let silent = unknown_condition(&new, "Ready");
         assert_eq!(silent.reason.as_deref(), Some("NodeStatusNeverUpdated"));
         assert_eq!(silent.last_heartbeat_time, Some(made));
         new.status.get_or_insert_default().conditions = Some(vec![silent]);
-        let taints = keys(&wanted_taints(&new, &[]));
+        let taints = keys(&wanted_taints(&new, &[], true));
         let unreachable = ["NoSchedule", "NoExecute"].map(|e| format!("{UNREACHABLE}:{e}"));
         assert_eq!(taints, unreachable);
     }

@@ -100,13 +100,13 @@ impl Rule {
             if pattern == ALL {
                 return true;
             }
-            match (pattern.split_once('/'), subresource.is_empty()) {
-                (None, true) => pattern == resource,
-                (Some((main, sub)), false) => {
-                    sub == subresource && (main == ALL || main == resource)
-                }
-                _ => false,
+            // Who asks by a review may write `pods/log` as the resource, and no subresource.
+            if subresource.is_empty() {
+                return pattern == resource;
             }
+            pattern
+                .split_once('/')
+                .is_some_and(|(main, sub)| sub == subresource && (main == ALL || main == resource))
         })
     }
 
@@ -364,6 +364,15 @@ mod tests {
         let scale = rule(&["*"], &["*"], &["*/scale"], &[]);
         assert!(scale.allows(&request("update", "apps", "deployments", "scale", "a")));
         assert!(!scale.allows(&request("update", "apps", "deployments", "", "a")));
+        let log = rule(&["get"], &[""], &["pods/log"], &[]);
+        assert!(log.allows(&request("get", "", "pods", "log", "a")));
+        assert!(
+            log.allows(&request("get", "", "pods/log", "", "a")),
+            "as in reviews"
+        );
+        assert!(!log.allows(&request("get", "", "pods", "", "a")));
+        assert!(!pods.allows(&request("get", "", "pods/log", "", "a")));
+        assert!(!scale.allows(&request("update", "apps", "deployments/scale", "", "a")));
         let named = rule(&["get", "create", "list"], &[""], &["secrets"], &["a"]);
         assert!(named.allows(&request("get", "", "secrets", "", "a")));
         assert!(!named.allows(&request("get", "", "secrets", "", "b")));
