@@ -29,7 +29,6 @@ const CIRCLE: usize = 5;
 const CIRCLES: &[(&str, &str, usize)] = &[
     ("allocator", "", 10),
     ("apiserver", "", 19),
-    ("cel", "", 6),
     ("davit", "", 7),
     ("listen", "", 6),
     ("node", "", 8),
