@@ -30,7 +30,6 @@ const CIRCLES: &[(&str, &str, usize)] = &[
     ("allocator", "", 10),
     ("apiserver", "", 19),
     ("davit", "", 7),
-    ("listen", "", 6),
     ("node", "", 8),
 ];
 
