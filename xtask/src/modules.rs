@@ -27,7 +27,6 @@ const CIRCLE: usize = 5;
 /// Circles that are bigger: the crate, the module below which they are (none for the crate's root), of how many modules.
 /// A row is lowered when its circle shrinks, and goes with it.
 const CIRCLES: &[(&str, &str, usize)] = &[
-    ("allocator", "", 10),
     ("apiserver", "", 19),
     ("davit", "", 7),
     ("node", "", 8),
