@@ -28,7 +28,6 @@ const CIRCLE: usize = 5;
 /// A row is lowered when its circle shrinks, and goes with it.
 const CIRCLES: &[(&str, &str, usize)] = &[
     ("apiserver", "", 19),
-    ("node", "", 8),
 ];
 
 /// What is not written by hand.
