@@ -1,106 +1,24 @@
 //! The allocator: one for a scheduling attempt, asked for one node after the other.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
-use k8s_openapi::api::resource::v1::AllocationResult;
 use parking_lot::Mutex;
 
+use crate::call::Call;
 use crate::device::PoolId;
+use crate::error::AllocateError;
+use crate::features::Features;
 use crate::inventory::Inventory;
 use crate::node::NodeView;
 use crate::plan::Plan;
 use crate::pool::PoolView;
-use crate::refusal::Refusal;
+use crate::refusal::{self, Refusal};
+use crate::result::{self, Allocation};
 use crate::search::Search;
 use crate::selector::Selectors;
+use crate::signature::NodeSignature;
 use crate::usage::Usage;
-use crate::{refusal, result};
-
-/// The feature gates that matter here. The default is that of 1.36.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "each is one feature gate, on or off"
-)]
-pub struct Features {
-    /// DRAAdminAccess.
-    pub admin_access: bool,
-    /// DRAPrioritizedList.
-    pub prioritized_list: bool,
-    /// DRAPartitionableDevices.
-    pub partitionable_devices: bool,
-    /// DRADeviceTaints.
-    pub device_taints: bool,
-    /// DRADeviceBindingConditions together with DRAResourceClaimDeviceStatus.
-    pub binding_conditions: bool,
-    /// DRAConsumableCapacity.
-    pub consumable_capacity: bool,
-    /// DRAListTypeAttributes.
-    pub list_attributes: bool,
-}
-
-impl Default for Features {
-    fn default() -> Self {
-        Self {
-            admin_access: true,
-            prioritized_list: true,
-            partitionable_devices: true,
-            device_taints: true,
-            binding_conditions: true,
-            consumable_capacity: true,
-            list_attributes: false,
-        }
-    }
-}
-
-/// Why there is no answer.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AllocateError {
-    /// Something is wrong with the claims or classes; other nodes will not do either.
-    #[error("{0}")]
-    Failed(String),
-    /// Something is wrong with what this node sees.
-    #[error("{0}")]
-    Node(String),
-    /// The time given was not enough.
-    #[error("filter operation aborted: the allocation took longer than the filter timeout")]
-    Interrupted,
-}
-
-/// Asked now and then during a search; true ends it.
-pub type Stop<'a> = &'a dyn Fn() -> bool;
-
-/// What the allocator cannot know by itself.
-#[derive(Clone, Copy)]
-pub struct Call<'a> {
-    /// The node.
-    pub node: NodeView<'a>,
-    /// What is to be treated as free although it is held (pods that would be preempted).
-    pub released: Option<&'a Usage>,
-    /// Whether to give up.
-    pub stop: Stop<'a>,
-    /// A fresh UUID for a share of a device.
-    pub share_id: &'a dyn Fn() -> String,
-}
-
-impl fmt::Debug for Call<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call")
-            .field("node", &self.node)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The devices for all claims of a plan.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Allocation {
-    /// One result a claim, in the order of the plan.
-    pub results: Vec<AllocationResult>,
-    /// For scoring: for each request with alternatives the index of the one that was taken.
-    pub chosen: Vec<usize>,
-}
 
 /// Looks for devices among what is there and not in use. Cheap to make, to be shared by all nodes
 /// of one attempt.
@@ -158,6 +76,11 @@ impl Allocator {
     /// rules it out, and what is missing together.
     pub fn explain(&self, plan: &Plan, call: Call<'_>) -> Refusal {
         refusal::explain(self, plan, call)
+    }
+
+    /// The signature of a node for the claims.
+    pub fn signature(&self, plan: &Plan, node: NodeView<'_>) -> NodeSignature {
+        NodeSignature::new(&self.inventory, &self.usage, plan, node)
     }
 
     pub(crate) fn pools(&self, call: Call<'_>) -> Result<Vec<Arc<PoolView>>, AllocateError> {

@@ -16,8 +16,8 @@ use foldhash::fast::RandomState;
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
 use parking_lot::Mutex;
 
-use crate::allocate::Features;
 use crate::device::{PoolId, Reach};
+use crate::features::Features;
 use crate::inventory::Inventory;
 use crate::node::NodeView;
 use crate::signature::NodeSignature;

@@ -15,12 +15,15 @@
 
 mod allocate;
 mod answers;
+mod call;
 mod capacity;
 mod cel;
 mod classes;
 mod constraint;
 mod device;
+mod error;
 mod excerpt;
+mod features;
 mod fingerprint;
 mod inventory;
 mod named;
@@ -36,18 +39,22 @@ mod support;
 mod taint;
 mod usage;
 
-pub use allocate::{AllocateError, Allocation, Allocator, Call, Features, Stop};
+pub use allocate::Allocator;
 pub use answers::{Answer, Answers, Moment, Picture, Question};
+pub use call::{Call, Stop};
 pub use cel::{COST_LIMIT, EXPRESSION_LIMIT, Selector, check_selector};
 pub use classes::{Class, Classes};
 pub use device::{
     Attribute, Capacity, CapacityPolicy, Device, DeviceId, DeviceView, PoolId, Slice, SliceError,
 };
+pub use error::AllocateError;
+pub use features::Features;
 pub use inventory::Inventory;
 pub use named::Named;
 pub use node::{NodeMatcher, NodeSelectorError, NodeView};
 pub use plan::Plan;
 pub use refusal::{Cause, DeviceRefusal, PoolFault, Refusal, RequestRefusal};
+pub use result::Allocation;
 pub use selector::{CompileSelector, EvaluateSelector, Selectors};
 pub use signature::NodeSignature;
 pub use support::Support;

@@ -7,9 +7,10 @@ use k8s_openapi::api::resource::v1::{
     CapacityRequirements, DeviceSelector, DeviceToleration, ResourceClaim,
 };
 
-use crate::allocate::{AllocateError, Features};
 use crate::capacity::Amounts;
 use crate::classes::{Class, Classes};
+use crate::error::AllocateError;
+use crate::features::Features;
 use crate::fingerprint::{Fingerprint, attribute_key};
 use crate::selector::{Compiled, Selectors};
 use crate::support::Support;

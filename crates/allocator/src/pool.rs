@@ -6,8 +6,9 @@ use std::sync::{Arc, OnceLock};
 
 use davit_api::quantity::Quantity;
 
-use crate::allocate::{AllocateError, Features};
 use crate::device::{Device, DeviceId, PoolId, Slice};
+use crate::error::AllocateError;
+use crate::features::Features;
 use crate::inventory::PoolSlices;
 use crate::node::NodeView;
 use crate::usage::{DeviceUse, PoolUse};

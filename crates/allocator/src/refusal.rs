@@ -5,7 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::allocate::{Allocator, Call};
+use crate::allocate::Allocator;
+use crate::call::Call;
 use crate::constraint::{Tracked, values};
 use crate::device::{Attribute, DeviceView};
 use crate::plan::{Mode, Need, Plan, PlannedClaim};

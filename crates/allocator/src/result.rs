@@ -7,10 +7,20 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
-use crate::allocate::{AllocateError, Allocation, Call};
+use crate::call::Call;
 use crate::device::Reach;
+use crate::error::AllocateError;
 use crate::plan::{Need, Plan, PlannedClaim};
 use crate::search::{Chosen, Search};
+
+/// The devices for all claims of a plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Allocation {
+    /// One result a claim, in the order of the plan.
+    pub results: Vec<AllocationResult>,
+    /// For scoring: for each request with alternatives the index of the one that was taken.
+    pub chosen: Vec<usize>,
+}
 
 /// The allocation of every claim.
 pub(crate) fn build(

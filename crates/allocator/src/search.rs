@@ -13,10 +13,12 @@ use std::sync::Arc;
 use davit_api::quantity::Quantity;
 
 use crate::MOST_RESULTS;
-use crate::allocate::{AllocateError, Allocator, Call};
+use crate::allocate::Allocator;
+use crate::call::Call;
 use crate::capacity::{self, Amounts};
 use crate::constraint::Tracked;
 use crate::device::{Device, Slice};
+use crate::error::AllocateError;
 use crate::plan::{Mode, Need, Plan};
 use crate::pool::{PoolView, State};
 use crate::selector::Compiled;

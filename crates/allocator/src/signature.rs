@@ -4,14 +4,13 @@
 //! is held of them. Neither the node's name nor those of pools and devices matter, nor attributes that no expression reads
 //! (serial numbers, say). So thousands of nodes of one kind have a few signatures, and the search runs once for each of them.
 
-use crate::allocate::Allocator;
 use crate::constraint::is_scalar;
 use crate::device::PoolId;
 use crate::fingerprint::Fingerprint;
-use crate::inventory::PoolSlices;
+use crate::inventory::{Inventory, PoolSlices};
 use crate::node::NodeView;
 use crate::plan::{ComparedAttribute, Plan};
-use crate::usage::PoolUse;
+use crate::usage::{PoolUse, Usage};
 
 /// What the answer of a node depends on: nodes with equal ones give equal answers to the same claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -69,17 +68,21 @@ impl PoolSignature {
     }
 }
 
-impl Allocator {
-    /// The signature of a node for the claims.
-    pub fn signature(&self, plan: &Plan, node: NodeView<'_>) -> NodeSignature {
-        let pools = self.inventory.pools_of(node.name);
+impl NodeSignature {
+    pub(crate) fn new(
+        inventory: &Inventory,
+        usage: &Usage,
+        plan: &Plan,
+        node: NodeView<'_>,
+    ) -> Self {
+        let pools = inventory.pools_of(node.name);
         let mut sum = Fingerprint::default();
         // ComparedValues that are only compared are told apart by number, but not where others than this node's devices, which
         // are not looked at one by one, may have the same ones.
         let renumber = pools.iter().all(|(_, pool)| pool.is_local());
         let mut met = vec![ComparedValues::default(); plan.compared.len()];
         for (id, pool) in pools {
-            let used = self.usage.pool(id).map(|used| &**used);
+            let used = usage.pool(id).map(|used| &**used);
             if !pool.is_local() {
                 sum = shared(sum, id, pool, used, node);
                 continue;
@@ -96,7 +99,7 @@ impl Allocator {
         for values in met.iter().filter(|values| values.lists || !renumber) {
             sum = values.met.iter().copied().fold(sum, Fingerprint::and);
         }
-        NodeSignature(sum)
+        Self(sum)
     }
 }
 

@@ -1,18 +1,13 @@
 //! API aggregation: groups and versions that other servers answer.
 //!
-//! An `APIService` with a service is a [`backend::Backend`]: its requests are forwarded with the
-//! front-proxy certificate and the caller's identity in `X-Remote-*` headers. Each backend has a
-//! task of its own that checks it and fetches its discovery and OpenAPI documents, so that a slow
-//! or dead one harms no other. Requests read a table that never waits for a backend.
-//! For everything served here `APIService` objects are kept automatically ([`register`]).
+//! An `APIService` with a service is a [`Backend`]: its requests are forwarded with the front-proxy certificate and the
+//! caller's identity in `X-Remote-*` headers. Requests read a table that never waits for a backend; the
+//! [`aggregator`](crate::aggregator) keeps it.
 //! <https://kubernetes.io/docs/concepts/extend-kubernetes/api-extension/apiserver-aggregation/>
 
-mod availability;
 mod backend;
-mod documents;
-mod forward;
-mod register;
-mod supervisor;
+pub(crate) mod documents;
+mod identity;
 mod view;
 
 use std::collections::HashMap;
@@ -21,28 +16,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use davit_access::RequestInfo;
-use davit_api::status::Status;
 use davit_webhook::tls::ShownIdentity;
 use parking_lot::Mutex;
-use serde_json::Value;
 
-use crate::ownership::Tracking;
-use crate::server::ApiServer;
-use crate::writes::{Author, Writer};
-
-use backend::Backend;
-pub(crate) use forward::{Peer, handle};
-pub(crate) use supervisor::run;
+pub(crate) use backend::Backend;
+pub(crate) use identity::identity_headers;
 pub(crate) use view::{AggregationView, RemoteVersion};
 
-pub(super) const GROUP: &str = "apiregistration.k8s.io";
-pub(super) const PLURAL: &str = "apiservices";
-
-/// The field manager of what is kept automatically.
-const MANAGER: &str = "kube-aggregator";
+/// Who the aggregator is towards backends.
+pub(crate) const USER: &str = "system:kube-aggregator";
 
 /// Group and version.
-pub(super) type GroupVersion = (String, String);
+pub(crate) type GroupVersion = (String, String);
 
 /// What is aggregated now.
 pub(crate) struct Aggregation {
@@ -120,17 +105,29 @@ impl Aggregation {
         self.view.load_full()
     }
 
-    fn backends(&self) -> Arc<HashMap<GroupVersion, Arc<Backend>>> {
+    /// The certificate that backends are shown.
+    pub(crate) fn identity(&self) -> Option<Arc<ShownIdentity>> {
+        self.identity.clone()
+    }
+
+    /// All APIServices of this server's own are there and available.
+    pub(crate) fn set_registered(&self) {
+        self.registered.store(true, Ordering::Release);
+    }
+
+    /// The backends there are.
+    pub(crate) fn backends(&self) -> Arc<HashMap<GroupVersion, Arc<Backend>>> {
         self.table.load_full()
     }
 
-    fn replace(&self, table: HashMap<GroupVersion, Arc<Backend>>) {
+    /// Has these be the backends.
+    pub(crate) fn replace(&self, table: HashMap<GroupVersion, Arc<Backend>>) {
         self.table.store(Arc::new(table));
         self.publish();
     }
 
     /// Makes what the backends say now visible in discovery.
-    fn publish(&self) {
+    pub(crate) fn publish(&self) {
         let _one = self.publishing.lock();
         let mut versions: Vec<RemoteVersion> =
             self.table.load().values().map(|b| b.describe()).collect();
@@ -144,52 +141,4 @@ impl Aggregation {
             versions,
         }));
     }
-}
-
-/// Runs `write` with a writer of APIServices on behalf of the aggregator.
-async fn with_writer<T, F>(server: &ApiServer, write: F) -> Result<T, Status>
-where
-    F: AsyncFnOnce(&Writer<'_>) -> Result<T, Status>,
-{
-    let snapshot = server.registry().snapshot();
-    let Some(resource) = snapshot.by_group_resource(GROUP, PLURAL) else {
-        return Err(Status::internal("APIServices are not served"));
-    };
-    let author = Author::named(availability::USER);
-    let writer = author.writer(server, resource, "", Tracking::Update(MANAGER.to_owned()));
-    write(&writer).await
-}
-
-/// Sets the Available condition if it says something else.
-async fn set_available(
-    server: &ApiServer,
-    name: &str,
-    (status, reason, message): (&str, &str, String),
-) -> Result<(), Status> {
-    let mut transform = |current: &Value| {
-        let mut new = current.clone();
-        let mut conditions = current
-            .pointer("/status/conditions")
-            .and_then(Value::as_array)
-            .cloned()
-            .unwrap_or_default();
-        let mut condition = serde_json::json!({
-            "type": "Available", "status": status, "reason": reason, "message": message,
-            "lastTransitionTime": davit_registry::object::now(),
-        });
-        let at = conditions.iter().position(|c| c["type"] == "Available");
-        if let Some(held) = at.map(|at| conditions.remove(at))
-            && held["status"] == status
-        {
-            condition["lastTransitionTime"] = held["lastTransitionTime"].clone();
-        }
-        conditions.insert(at.unwrap_or(0), condition);
-        new["status"]["conditions"] = Value::Array(conditions);
-        Ok(new)
-    };
-    with_writer(server, async |writer| {
-        writer.update(name, "status", &mut transform).await
-    })
-    .await
-    .map(|_| ())
 }

@@ -8,7 +8,7 @@
 mod controller;
 mod names;
 
-pub(crate) use controller::Controller;
+pub(crate) use controller::follow;
 
 /// The group of definitions.
 pub(crate) const GROUP: &str = "apiextensions.k8s.io";

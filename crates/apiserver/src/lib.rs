@@ -18,8 +18,10 @@
 #![allow(clippy::result_large_err)]
 
 mod aggregation;
+mod aggregator;
 mod backup;
 mod body;
+mod components;
 mod context;
 mod crd;
 mod discovery;
@@ -27,8 +29,12 @@ mod event_ttl;
 mod flow_objects;
 mod handlers;
 mod health;
+mod hop_headers;
+mod in_flight;
 mod metrics;
 mod negotiate;
+mod node_client;
+mod node_rounds;
 mod openapi;
 mod ownership;
 mod pipeline;
@@ -37,6 +43,7 @@ mod proxy;
 mod resource_metrics;
 mod respond;
 mod root;
+mod running;
 mod server;
 mod service_addresses;
 mod service_endpoints;
@@ -48,9 +55,10 @@ mod websocket;
 mod writes;
 
 pub use body::{BoxError, ResponseBody};
+pub use davit_netplan::{NodePorts, ServiceRange, ServiceRangeError, ServiceRanges};
+pub use running::InProcess;
 pub use server::{
-    ApiServer, DEFAULT_ISSUER, Error, HTTP2_STREAMS, InProcess, KubeletAuthority,
-    MIN_REQUEST_TIMEOUT, Options, ServingFiles,
+    ApiServer, DEFAULT_ISSUER, Error, HTTP2_STREAMS, KubeletAuthority, MIN_REQUEST_TIMEOUT,
+    Options, ServingFiles,
 };
-pub use service_addresses::{NodePorts, ServiceRange, ServiceRangeError, ServiceRanges};
 pub use stored_form::KubernetesForm;

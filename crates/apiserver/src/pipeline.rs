@@ -8,7 +8,6 @@ mod authorize;
 mod cross_site;
 mod deadline;
 mod impersonate;
-mod in_flight;
 mod scope;
 
 use std::panic::AssertUnwindSafe;
@@ -30,16 +29,14 @@ use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 
-use crate::aggregation::{self, Peer};
+use crate::aggregator::{self, Peer};
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::{Context, HandlerResult};
-use crate::proxy::strip_claims;
+use crate::hop_headers::strip_claims;
+use crate::in_flight::InFlightPermit;
 use crate::respond;
 use crate::server::ApiServer;
 use crate::{handlers, root};
-
-pub(crate) use in_flight::InFlight;
-use in_flight::InFlightPermit;
 
 /// How the caller is known.
 #[derive(Debug, Clone)]
@@ -394,7 +391,7 @@ async fn inner(
     }
     let request = Request::from_parts(parts, body);
     if let Some(backend) = server.aggregation().backend(&context.info) {
-        return aggregation::handle(server, context, &backend, request).await;
+        return aggregator::handle(server, context, &backend, request).await;
     }
     if context.info.is_resource {
         handlers::resource(server, context, request).await

@@ -9,13 +9,13 @@ use davit_api::status::Status;
 use davit_registry::ResourceInfo;
 use http::header::{LOCATION, UPGRADE};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
 
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::{Context, HandlerResult};
 use crate::server::ApiServer;
 
-pub(crate) use forward::{Forward, NodeClient, remove_hop_headers, start_hop};
+pub(crate) use forward::{Forward, forward, read};
 pub(crate) use target::node_backend;
 
 /// Requests to `pods/{name}/proxy`, `services/{name}/proxy` and `nodes/{name}/proxy`.
@@ -44,12 +44,12 @@ pub(crate) async fn handle(
         .strip_suffix(info.rest.as_str())
         .unwrap_or_default()
         .to_owned();
-    let forward = Forward {
+    let what = Forward {
         backend,
         uri,
         rewrite_prefix: Some(prefix),
     };
-    server.nodes().forward(server, forward, request).await
+    forward(server, what, request).await
 }
 
 /// Leads a client that reads `…/proxy` to `…/proxy/`, so that relative links on the page lead
@@ -89,22 +89,6 @@ pub(crate) fn only_reads(rest: &str) -> bool {
     READING.contains(&first)
         && !rest.contains(['%', '\\', ';'])
         && segments.all(|segment| !matches!(segment, "." | ".."))
-}
-
-/// Removes the headers by which a caller claims to be somebody: who it is has been decided.
-pub(crate) fn strip_claims(headers: &mut HeaderMap) {
-    let claims: Vec<HeaderName> = headers
-        .keys()
-        .filter(|name| {
-            // servers behind gateways of the CGI kind take both for the same
-            let name = name.as_str().replace('_', "-");
-            name.starts_with("x-remote-") || name.starts_with("impersonate-")
-        })
-        .cloned()
-        .collect();
-    for name in claims {
-        headers.remove(name);
-    }
 }
 
 /// A path with a query as the request line of a forwarded request.

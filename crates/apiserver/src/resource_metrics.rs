@@ -1,46 +1,27 @@
-//! What nodes and pods use: asked of the nodes' agents as metrics-server does, answered as `metrics.k8s.io/v1beta1`
+//! What nodes and pods use, as nodes have told it ([`node_rounds`](crate::node_rounds)); answered as `metrics.k8s.io/v1beta1`
 //! (`virtuals::resource_metrics`), so that `kubectl top` and horizontal autoscalers work without an add-on.
 //! <https://kubernetes.io/docs/tasks/debug/debug-cluster/resource-metrics-pipeline/>
 //!
-//! Nothing is stored: what is known is what the last rounds brought. As long as an APIService has another server answer
-//! the group, nobody is asked.
+//! Nothing is stored: what is known is what the last rounds brought.
 
 mod exposition;
 mod rates;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use davit_api::status::Status;
-use davit_registry::object;
-use futures::StreamExt;
-use http::Uri;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use serde_json::Value;
-
-use crate::proxy::node_backend;
-use crate::server::ApiServer;
 
 use rates::NodeRecord;
 pub(crate) use rates::{PodUse, Used};
 
 /// The group that is answered here.
 pub(crate) const GROUP: &str = "metrics.k8s.io";
-const VERSION: &str = "v1beta1";
-const PATH: &str = "/metrics/resource";
 /// The time between two rounds, as in metrics-server's manifests.
-const ROUND: Duration = Duration::from_secs(15);
-/// The time to the next round while a node has been asked only once.
-const SOON: Duration = Duration::from_secs(5);
-/// How long a node may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How many nodes are asked at a time.
-const AT_ONCE: usize = 16;
-/// The longest answer of a node that is read.
-const ANSWER_MAX: usize = 16 << 20;
-
+pub(crate) const ROUND: Duration = Duration::from_secs(15);
 /// What is known of all nodes.
 #[derive(Debug, Default)]
 pub(crate) struct ResourceMetrics {
@@ -71,8 +52,13 @@ impl ResourceMetrics {
         self.record(node)?.pod(namespace, name)
     }
 
+    /// Forgets all nodes but these.
+    pub(crate) fn keep(&self, names: &[String]) {
+        self.nodes.lock().retain(|name, _| names.contains(name));
+    }
+
     /// Takes in the answer of a node, or that there is none.
-    fn take(&self, node: &str, answer: Result<String, Status>) {
+    pub(crate) fn take(&self, node: &str, answer: Result<String, Status>) {
         let held = self.nodes.lock().get(node).cloned().unwrap_or_default();
         let state = match answer {
             Ok(text) => {
@@ -103,87 +89,16 @@ impl ResourceMetrics {
     }
 
     /// Whether all nodes that answer have been asked often enough to know rates.
-    fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         let nodes = self.nodes.lock();
         let known = |state: &NodeState| state.failures > 0 || state.record.node().is_some();
         !nodes.is_empty() && nodes.values().all(known)
     }
 }
 
-/// Asks the nodes, round after round, until the server is gone; whoever spawns it ends it with the server.
-pub(crate) async fn run(server: Weak<ApiServer>) {
-    loop {
-        let Some(live) = server.upgrade() else { return };
-        let pause = round(&live).await;
-        drop(live);
-        tokio::time::sleep(pause).await;
-    }
-}
-
-/// Asks all nodes once; answers how long to wait before the next time.
-async fn round(server: &ApiServer) -> Duration {
-    let metrics = server.resource_metrics();
-    if server.aggregation().answers(GROUP, VERSION) {
-        metrics.nodes.lock().clear();
-        return SOON;
-    }
-    let nodes = match server.objects("", "nodes", None).await {
-        Ok(nodes) => nodes,
-        Err(status) => {
-            tracing::debug!(error = status.message, "listing nodes to ask what they use");
-            return ROUND;
-        }
-    };
-    let names: Vec<String> = nodes
-        .iter()
-        .filter(|node| has_agent(node))
-        .map(|node| object::name(node).to_owned())
-        .collect();
-    metrics.nodes.lock().retain(|name, _| names.contains(name));
-    futures::stream::iter(names)
-        .for_each_concurrent(AT_ONCE, |name| async move {
-            let answer = tokio::time::timeout(PATIENCE, ask(server, &name)).await;
-            let late = |_| Err(Status::timeout("it did not answer in time", 0));
-            metrics.take(&name, answer.unwrap_or_else(late));
-        })
-        .await;
-    if metrics.is_complete() { ROUND } else { SOON }
-}
-
-/// Whether an agent has said where it serves, and is heard of.
-fn has_agent(node: &Value) -> bool {
-    let port = node.pointer("/status/daemonEndpoints/kubeletEndpoint/Port");
-    let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
-    let is_lost = |c: &Value| c["type"] == "Ready" && c["status"] == "Unknown";
-    port.and_then(Value::as_u64).is_some_and(|port| port != 0)
-        && !conditions.into_iter().flatten().any(is_lost)
-}
-
-async fn ask(server: &ApiServer, node: &str) -> Result<String, Status> {
-    let backend = node_backend(server, node).await?;
-    let client = server.nodes();
-    let path = Uri::from_static(PATH);
-    let bytes = client.read(server, backend, path, ANSWER_MAX).await?;
-    String::from_utf8(bytes.into()).map_err(|_| Status::unknown("the answer is no text"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn nodes_without_an_agent_are_not_asked() {
-        let node = |port: u16, ready: &str| {
-            json!({"status": {
-                "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
-                "conditions": [{"type": "Ready", "status": ready}],
-            }})
-        };
-        assert!(has_agent(&node(10250, "True")) && has_agent(&node(10250, "False")));
-        assert!(!has_agent(&node(0, "True")), "made by hand");
-        assert!(!has_agent(&node(10250, "Unknown")) && !has_agent(&json!({})));
-    }
 
     #[test]
     fn what_is_known_goes_with_the_answers() {

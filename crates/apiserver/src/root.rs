@@ -1,5 +1,7 @@
 //! Everything that is not a resource: discovery, OpenAPI, version, health, metrics.
 
+mod openapi;
+
 use davit_api::status::Status;
 use davit_listen::PROMETHEUS;
 use http::header::{
@@ -14,7 +16,7 @@ use crate::discovery::{self, AggregatedVersion, Tagged};
 use crate::metrics::ObjectCount;
 use crate::negotiate::clauses;
 use crate::server::ApiServer;
-use crate::{backup, health, openapi, respond, version};
+use crate::{backup, health, respond, version};
 
 /// Answers a request whose path names no resource.
 pub(crate) async fn handle(server: &ApiServer, context: &Context) -> HandlerResult {

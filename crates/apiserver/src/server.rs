@@ -1,27 +1,16 @@
-//! The server: what it is made of, and what its parts see of it. It is made in [`start`], listens in [`serve`].
+//! The server: what it is made of, and what its parts see of it. It comes up and listens in [`running`](crate::running).
 
 mod addresses;
 mod authorization;
-mod bootstrap;
-mod endpoints;
 mod error;
 mod identities;
-mod identity_lease;
-mod in_process;
-mod joining;
+mod identity;
 mod lifecycle;
-mod listen;
+mod make;
 mod options;
-mod publish;
-mod reload;
-mod roles;
-mod serve;
-mod shared_keys;
-mod start;
-mod view;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use davit_access::RequestInfo;
@@ -32,43 +21,47 @@ use davit_api::status::Status;
 use davit_audit::Auditor;
 use davit_flowcontrol::FlowControl;
 use davit_listen::{ConnectionLimits, HttpLimits};
+use davit_netplan::ServiceRanges;
 use davit_registry::{Registry, errors};
 use davit_schema::gates::Disabled;
 use davit_store::Store;
 use davit_webhook::Webhooks;
-use futures::FutureExt;
-use futures::future::BoxFuture;
-use http::{Request, Response};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::aggregation::Aggregation;
-use crate::body::{RequestBody, ResponseBody};
-use crate::crd;
+use crate::components::Components;
 use crate::discovery::AggregatedCache;
+use crate::in_flight::InFlight;
 use crate::metrics::Metrics;
+use crate::node_client::NodeClient;
 use crate::openapi::OpenApiCache;
-use crate::pipeline::{self, Caller, InFlight};
-use crate::proxy::NodeClient;
 use crate::resource_metrics::ResourceMetrics;
-use crate::service_addresses::{ServiceAddresses, ServiceRanges};
+use crate::service_addresses::ServiceAddresses;
 use crate::stored_form::StoredForm;
 use crate::version::Build;
-use crate::virtuals::Components;
 use addresses::Addresses;
 use authorization::Authorizers;
 use davit_pki::Pki;
 pub use error::Error;
 use identities::OwnIdentities;
 pub use identities::ServingFiles;
-pub use in_process::InProcess;
+pub(crate) use identity::NAME;
 use lifecycle::Lifecycle;
 pub use options::{DEFAULT_ISSUER, HTTP2_STREAMS, KubeletAuthority, MIN_REQUEST_TIMEOUT, Options};
 
 /// What the keys begin with by which servers that share a store know of each other.
-pub(crate) const OF_SERVERS: [&str; 2] = [endpoints::LEASES, shared_keys::KEY];
+pub(crate) const OF_SERVERS: [&str; 2] = [LEASES, KEYS];
+
+/// Below this there is a key for each server that serves, by its address, as kube-apiserver keeps it: an Endpoints object that
+/// goes by itself where the store can do that.
+pub(crate) const LEASES: &str = "/registry/masterleases/";
+
+/// Holds a hash of the keys of those that share the store.
+pub(crate) const KEYS: &str = "/registry/davit.dev/keys";
 
 /// The API server.
 pub struct ApiServer {
@@ -90,7 +83,6 @@ pub struct ApiServer {
     authorizers: Authorizers,
     admission: davit_admission::Chain,
     flow_control: Arc<FlowControl>,
-    flow_task: OnceLock<AbortOnDropHandle<()>>,
     in_flight: InFlight,
     limits: Limits,
     auditor: Option<Auditor>,
@@ -107,20 +99,21 @@ pub struct ApiServer {
     webhooks: Arc<Webhooks>,
     aggregation: Aggregation,
     resource_metrics: ResourceMetrics,
-    custom_kinds: OnceLock<crd::Controller>,
+    /// What ends with the server.
+    tasks: Mutex<Vec<AbortOnDropHandle<()>>>,
     lifecycle: Lifecycle,
 }
 
 /// What connections and requests are held to.
-struct Limits {
-    connections: ConnectionLimits,
-    http: HttpLimits,
+pub(crate) struct Limits {
+    pub(crate) connections: ConnectionLimits,
+    pub(crate) http: HttpLimits,
     /// The share of requests over HTTP/2 after which a client is to connect anew.
-    goaway_chance: f64,
+    pub(crate) goaway_chance: f64,
     /// How long a watch that names no time lives at least.
-    min_request_timeout: Duration,
+    pub(crate) min_request_timeout: Duration,
     /// Between the announcement of a shutdown and its begin.
-    shutdown_delay: Duration,
+    pub(crate) shutdown_delay: Duration,
 }
 
 impl std::fmt::Debug for ApiServer {
@@ -132,14 +125,6 @@ impl std::fmt::Debug for ApiServer {
 }
 
 impl ApiServer {
-    pub(crate) fn answer<'a>(
-        self: &'a Arc<Self>,
-        request: Request<RequestBody>,
-        caller: Caller,
-    ) -> BoxFuture<'a, Response<ResponseBody>> {
-        pipeline::run(self, request, caller).boxed()
-    }
-
     /// Ends watches and makes `/readyz` fail, as the first step of a shutdown of a server that is
     /// used in process only.
     pub fn shut_down(&self) {
@@ -178,6 +163,41 @@ impl ApiServer {
         self.lifecycle.is_answering()
     }
 
+    /// How far it is in its life.
+    pub(crate) fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
+    }
+
+    /// Where it is reached, and nodes of its process are.
+    pub(crate) fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// The certificates that it shows.
+    pub(crate) fn identities(&self) -> &OwnIdentities {
+        &self.identities
+    }
+
+    /// What connections and requests are held to.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The name of its Lease.
+    pub(crate) fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// Whether nodes' servers must show certificates of an authority that is known.
+    pub(crate) fn judges_nodes(&self) -> bool {
+        self.judges_nodes
+    }
+
+    /// Has a task end with the server.
+    pub(crate) fn own(&self, task: AbortOnDropHandle<()>) {
+        self.tasks.lock().push(task);
+    }
+
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
@@ -199,6 +219,11 @@ impl ApiServer {
     /// The roles and bindings.
     pub(crate) fn rbac(&self) -> &authz::rbac::Rbac {
         self.authorizers.rbac()
+    }
+
+    /// Whether roles decided when the server started.
+    pub(crate) fn uses_rbac(&self) -> bool {
+        self.authorizers.uses_rbac()
     }
 
     /// Whether nodes may change only what is theirs.

@@ -10,9 +10,7 @@ use davit_api::field::{FieldError, Path};
 use davit_api::status::Status;
 use serde_json::{Value, json};
 
-pub use davit_netplan::{NodePorts, ServiceRange, ServiceRangeError, ServiceRanges};
-
-use davit_netplan::Family;
+use davit_netplan::{Family, NodePorts, ServiceRanges};
 use davit_registry::storage::Storage;
 use davit_registry::{Registry, object};
 

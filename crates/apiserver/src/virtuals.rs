@@ -24,8 +24,6 @@ use crate::respond;
 use crate::server::ApiServer;
 use crate::{negotiate::Offer, subresources};
 
-pub(crate) use component_statuses::{Components, Presence};
-
 /// Answers a request for a kind that is not stored.
 pub(crate) async fn handle(
     server: &Arc<ApiServer>,

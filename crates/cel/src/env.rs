@@ -13,8 +13,8 @@ use crate::checker::{self, Checked, Scope};
 use crate::declarations::{Functions, functions};
 use crate::error::{CompileError, EvalError};
 use crate::estimate::{CostEstimate, estimate};
-use crate::interpreter::{Context, Machine};
-use crate::library::{self, Native, regexes};
+use crate::interpreter::Machine;
+use crate::library::{self, Context, Native, regexes};
 use crate::parser;
 use crate::reads::reads;
 use crate::types::{DeclType, Type};
@@ -291,7 +291,7 @@ impl Prepared {
                     let (false, (Some(key), Some(value))) = (entry.optional, pair) else {
                         return false;
                     };
-                    crate::interpreter::insert(&mut map, &key, value).is_ok()
+                    map.insert(&key, value).is_ok()
                 });
                 if constant {
                     self.constants.insert(expr.id, Value::Map(Arc::new(map)));

@@ -3,19 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use regex::Regex;
-
 use crate::activation::Activation;
 use crate::ast::{ACCUMULATOR, Entry, Expr, Field, Fold, Id, Item, Kind};
 use crate::costs::call_cost;
 use crate::error::EvalError;
-use crate::library::Native;
+use crate::library::{Context, Native};
 use crate::value::{Key, Map, Value};
-
-/// What natives may look at besides their arguments.
-pub(crate) struct Context<'a> {
-    pub(crate) regexes: &'a HashMap<String, Regex>,
-}
 
 pub(crate) struct Machine<'a> {
     pub(crate) context: Context<'a>,
@@ -184,7 +177,7 @@ impl<'a> Machine<'a> {
                 (_, true) => return Err(EvalError::no_overload()),
                 (value, false) => value,
             };
-            insert(&mut map, &key, value)?;
+            map.insert(&key, value)?;
         }
         self.charge(30)?;
         Ok(Value::Map(Arc::new(map)))
@@ -451,19 +444,6 @@ impl<'a> Machine<'a> {
             None => self.eval(other),
         })
     }
-}
-
-pub(crate) fn insert(map: &mut Map, key: &Value, value: Value) -> Eval<()> {
-    let Some(key) = Key::of(key) else {
-        return Err(EvalError::new("unsupported key type"));
-    };
-    let shown = key.to_string();
-    if map.entries.insert(key, value).is_some() {
-        return Err(EvalError::new(format!(
-            "insert failed: key {shown} already exists"
-        )));
-    }
-    Ok(())
 }
 
 fn has(operand: &Value, field: &str) -> Eval<bool> {

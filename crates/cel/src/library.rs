@@ -16,9 +16,17 @@ mod strings;
 pub(crate) mod time;
 pub(crate) mod urls;
 
+use std::collections::HashMap;
+
+use regex::Regex;
+
 use crate::error::EvalError;
-use crate::interpreter::Context;
 use crate::value::Value;
+
+/// What natives may look at besides their arguments.
+pub(crate) struct Context<'a> {
+    pub(crate) regexes: &'a HashMap<String, Regex>,
+}
 
 pub(crate) type Native = fn(&Context<'_>, &[Value]) -> Result<Value, EvalError>;
 

@@ -9,10 +9,9 @@ use crate::ast::{Expr, Kind};
 use crate::checker::Checked;
 use crate::env::children;
 use crate::error::CompileError;
-use crate::interpreter::Context;
-use crate::library;
 use crate::library::formatting::{self, Clause, Piece};
 use crate::library::regexes;
+use crate::library::{self, Context};
 use crate::types::Type;
 use crate::value::Value;
 

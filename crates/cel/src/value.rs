@@ -9,6 +9,7 @@ use std::sync::Arc;
 use davit_api::quantity::Quantity;
 use jiff::Timestamp;
 
+use crate::error::EvalError;
 use crate::library::authorizer::Handle;
 use crate::library::format::NamedFormat;
 use crate::library::urls::Url;
@@ -201,6 +202,20 @@ impl Map {
 
     pub(crate) fn find(&self, key: &Key) -> Option<&Value> {
         self.entries.get(key).or(self.fallback.as_ref())
+    }
+
+    /// Enters a value under a key that is not there yet.
+    pub(crate) fn insert(&mut self, key: &Value, value: Value) -> Result<(), EvalError> {
+        let Some(key) = Key::of(key) else {
+            return Err(EvalError::new("unsupported key type"));
+        };
+        let shown = key.to_string();
+        if self.entries.insert(key, value).is_some() {
+            return Err(EvalError::new(format!(
+                "insert failed: key {shown} already exists"
+            )));
+        }
+        Ok(())
     }
 }
 

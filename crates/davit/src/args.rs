@@ -11,7 +11,7 @@ pub(crate) use controllers::Controllers;
 pub(crate) use explain::{Explain, ExplainWhat, ExplainedClaim, ExplainedHow, ExplainedPod};
 pub(crate) use image::{Image, ImageAction};
 pub(crate) use node::{Node, NodeOptions, PodNetwork, RuntimeKind};
-pub(crate) use server::{GateFlags, Server, ServerOptions, StoreKind};
+pub(crate) use server::{Server, ServerOptions};
 pub(crate) use up::{BalancerRange, DefaultStorageClass, LoadBalancer, Up};
 
 use crate::page::ColorChoice;

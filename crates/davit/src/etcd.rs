@@ -1,14 +1,14 @@
 //! Which store the API server has: the embedded one, or etcd by kube-apiserver's flags.
 
-use crate::args::StoreKind;
 use crate::test_assets;
 use anyhow::{Context, Result, bail};
 use davit_apiserver::KubernetesForm;
-use davit_etcd::{EndpointUrl, EtcdOptions, EtcdStore, TlsFiles};
+use davit_etcd::{EndpointError, EndpointUrl, EtcdOptions, EtcdStore, TlsFiles};
 use davit_kubestore::MediaType;
 use davit_store::embedded::{EmbeddedOptions, EmbeddedStore};
 use davit_store::{ListOptions, Store};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,30 @@ const PREFIX: &str = "/registry";
 /// What they began with before davit had kube-apiserver's keys, and what they were below it.
 const FORMER_PREFIX: &str = "/davit";
 const FORMER_KEYS: &str = "/registry/";
+
+/// Where the store is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StoreKind {
+    /// In the data directory.
+    Embedded,
+    /// An etcd cluster, by its URLs.
+    Etcd(Vec<EndpointUrl>),
+}
+
+impl FromStr for StoreKind {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            None if text == "embedded" => Ok(Self::Embedded),
+            Some(("etcd", urls)) => {
+                let urls: Result<_, _> = urls.split(',').map(str::parse).collect();
+                urls.map(Self::Etcd)
+                    .map_err(|error: EndpointError| error.to_string())
+            }
+            _ => Err("expected `embedded` or `etcd=URL[,URL...]`".to_owned()),
+        }
+    }
+}
 
 /// The store and how etcd is reached.
 #[derive(Debug, Clone, clap::Args)]

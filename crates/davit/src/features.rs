@@ -15,6 +15,19 @@ pub(crate) struct FeaturesArgs {
     pub(crate) output: Option<ListOutput>,
 }
 
+/// The gates of a command that has no configuration file for them.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct GateFlags {
+    /// Feature gates, by Kubernetes' names (`davit features` lists them); those of fields are the API server's
+    #[arg(
+        long,
+        value_name = "K=V,...",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) feature_gates: Features,
+}
+
 pub(crate) fn run(args: &FeaturesArgs) -> anyhow::Result<()> {
     let all: Vec<GateInfo> = gates().collect();
     let text = match args.output {

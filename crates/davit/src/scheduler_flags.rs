@@ -1,7 +1,7 @@
 //! The scheduler on the command line, under kube-scheduler's flag names.
 
-use crate::args::GateFlags;
 use crate::component_serving::ComponentServingFlags;
+use crate::features::GateFlags;
 use crate::protection::duration;
 use anyhow::{Context, Result, bail};
 use davit_api::features::Features;

@@ -1,75 +1,19 @@
-//! All connections of a server: who holds them, what happens on them, when they are closed.
+//! All connections of a server: who holds them, and which of them are closed.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
-use tokio_util::sync::CancellationToken;
 
+use crate::entry::{ConnectionOwner, Entry, Urgency};
 use crate::exchange::Exchange;
 use crate::handshakes::{Handshakes, Turn};
+use crate::limits::ConnectionLimits;
 use crate::pool::{Holder, Pool};
-use crate::shares::{Share, Shares};
+use crate::shares::Shares;
 use crate::socket::Socket;
-use crate::unsent::Deadlines;
-
-/// Files that must remain for what is no connection of the server, in parts of all.
-const OF_FILES: usize = 2;
-/// A connection that is asked to end gets so long to finish.
-const DRAIN: Duration = Duration::from_secs(10);
-
-/// How long a connection on which nothing is asked for stays open. Longer than the 90 seconds for which clients keep one (Go's
-/// `DefaultTransport`, hyper's pool): who closes it must be the one who asks, or a question can meet the close and is lost.
-pub const IDLE: Duration = Duration::from_secs(120);
-
-/// How many connections there may be and how long they may do nothing.
-#[derive(Debug, Clone, Copy)]
-pub struct ConnectionLimits {
-    /// Of strangers on other machines.
-    pub strangers: usize,
-    /// Of strangers on this machine.
-    pub loopback: usize,
-    /// Of clients that have shown who they are.
-    pub known: usize,
-    /// Until the first request has come whole, TLS included.
-    pub first_request: Duration,
-    /// Without a request under way.
-    pub idle: Duration,
-    /// Long-running requests (watches, logs) at once.
-    pub long_running: usize,
-    /// Upgraded connections (exec, attach, port-forward) at once.
-    pub sessions: usize,
-    /// Until an upgraded connection on which nothing comes or goes is closed, and one whose client takes nothing of a
-    /// stream that is no watch.
-    pub session_idle: Duration,
-    /// Bytes of answers that nobody has taken yet.
-    pub unsent: usize,
-}
-
-impl ConnectionLimits {
-    /// Scales the numbers of connections to what the process may open: all servers of a process together get half of
-    /// that, this one `part` of `parts`.
-    #[must_use]
-    pub fn within_files(mut self, part: usize, parts: usize) -> Self {
-        let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let files = files.and_then(|n| usize::try_from(n).ok());
-        let wanted = self.strangers + self.loopback + self.known;
-        let have = files.map_or(wanted, |files| {
-            (files / OF_FILES).saturating_mul(part) / parts.max(1)
-        });
-        if have < wanted {
-            for count in [&mut self.strangers, &mut self.loopback, &mut self.known] {
-                *count = (*count * have / wanted).max(1);
-            }
-        }
-        // each holds a second one, to where it leads
-        self.sessions = self.sessions.min(self.known);
-        self
-    }
-}
 
 /// The connections of a server.
 #[derive(Debug)]
@@ -108,112 +52,9 @@ impl Pools {
     }
 }
 
-/// Where a connection is counted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum ConnectionOwner {
-    Stranger(IpAddr),
-    Known(String),
-}
-
-impl ConnectionOwner {
-    fn holder(&self) -> Holder {
-        match self {
-            Self::Stranger(address) => Holder::of(*address),
-            Self::Known(user) => Holder::User(user.clone()),
-        }
-    }
-}
-
-/// One connection.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) id: u64,
-    /// Cancelled to end the connection at once.
-    closed: CancellationToken,
-    /// Cancelled to end it when its requests are answered.
-    draining: CancellationToken,
-    since: Instant,
-    /// When bytes last came or went, in milliseconds after `since`.
-    active: AtomicU64,
-    state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    place: ConnectionOwner,
-    /// A byte has come.
-    heard: bool,
-    /// A request has come whole.
-    requested: bool,
-    /// Requests under way.
-    requests: usize,
-    /// The connection is none of HTTP any more; what it counts for.
-    session: Option<Share>,
-    idle_since: Instant,
-    unsent: Deadlines,
-}
-
-impl Entry {
-    /// What would be lost with the connection: more is more.
-    pub(crate) fn worth(&self) -> u8 {
-        let state = self.state.lock();
-        if state.session.is_some() || state.requests > 0 {
-            3
-        } else if state.requested {
-            2
-        } else {
-            u8::from(state.heard)
-        }
-    }
-
-    /// Whether the connection must go, and if so, whether at once.
-    fn overdue(&self, limits: &ConnectionLimits, now: Instant) -> Option<Urgency> {
-        let state = self.state.lock();
-        if state.unsent.overdue(now) {
-            return Some(Urgency::AtOnce);
-        }
-        if state.session.is_some() {
-            let active = Duration::from_millis(self.active.load(Ordering::Relaxed));
-            let idle = now.saturating_duration_since(self.since + active);
-            return (idle >= limits.session_idle).then_some(Urgency::AtOnce);
-        }
-        if state.requests > 0 {
-            return None;
-        }
-        let idle = now.saturating_duration_since(state.idle_since);
-        if !state.requested {
-            return (idle >= limits.first_request).then_some(Urgency::AtOnce);
-        }
-        if idle >= limits.idle + DRAIN {
-            return Some(Urgency::AtOnce);
-        }
-        (idle >= limits.idle).then_some(Urgency::WhenDone)
-    }
-
-    /// Bytes have come or gone.
-    pub(crate) fn active(&self) {
-        let millis = self.since.elapsed().as_millis();
-        let millis = u64::try_from(millis).unwrap_or(u64::MAX);
-        self.active.store(millis, Ordering::Relaxed);
-    }
-
-    pub(crate) fn heard(&self) {
-        self.state.lock().heard = true;
-    }
-
-    pub(crate) fn closed(&self) -> &CancellationToken {
-        &self.closed
-    }
-}
-
 /// How many handshakes are worked on at once: half of the cores stay for requests.
 fn at_once() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get() / 2)
-}
-
-enum Urgency {
-    AtOnce,
-    WhenDone,
 }
 
 impl Connections {
@@ -239,22 +80,7 @@ impl Connections {
         let place = ConnectionOwner::Stranger(peer.ip().to_canonical());
         let mut pools = self.pools.lock();
         pools.next += 1;
-        let entry = Arc::new(Entry {
-            id: pools.next,
-            closed: CancellationToken::new(),
-            draining: CancellationToken::new(),
-            since: Instant::now(),
-            active: AtomicU64::new(0),
-            state: Mutex::new(State {
-                place: place.clone(),
-                heard: false,
-                requested: false,
-                requests: 0,
-                session: None,
-                idle_since: Instant::now(),
-                unsent: Deadlines::default(),
-            }),
-        });
+        let entry = Arc::new(Entry::new(pools.next, place.clone()));
         let gives_way = pools.insert(&place, Arc::clone(&entry));
         drop(pools);
         if let Some(other) = gives_way {
@@ -358,16 +184,10 @@ impl Lease {
     /// whoever is named later.
     pub fn identified(&self, user: &str) {
         let mut pools = self.connections.pools.lock();
-        let place = {
-            let mut state = self.entry.state.lock();
-            if matches!(state.place, ConnectionOwner::Known(_)) {
-                return;
-            }
-            let holder = Holder::of(self.peer.ip());
-            self.connections.handshakes.know(holder);
-            let known = ConnectionOwner::Known(user.to_owned());
-            std::mem::replace(&mut state.place, known)
+        let Some(place) = self.entry.identify(user) else {
+            return;
         };
+        self.connections.handshakes.know(Holder::of(self.peer.ip()));
         // one that has given way already is not entered again
         let Some(entry) = pools.remove(&place, self.entry.id) else {
             return;
@@ -381,10 +201,7 @@ impl Lease {
 
     /// A request has come.
     pub fn begin(&self) -> Arc<Exchange> {
-        let mut state = self.entry.state.lock();
-        state.requests += 1;
-        state.requested = true;
-        drop(state);
+        self.entry.begin();
         Arc::new(Exchange::new(self.clone()))
     }
 
@@ -392,39 +209,14 @@ impl Lease {
         &self.connections
     }
 
-    /// A request is answered.
-    pub(crate) fn answered(&self) {
-        let mut state = self.entry.state.lock();
-        state.requests = state.requests.saturating_sub(1);
-        state.idle_since = Instant::now();
-    }
-
-    /// The connection is none of HTTP from now on.
-    pub(crate) fn upgraded(&self, session: Share) {
-        self.entry.active();
-        self.entry.state.lock().session = Some(session);
-    }
-
+    /// For whom the connection counts, in words.
     pub(crate) fn who(&self) -> String {
-        match &self.entry.state.lock().place {
-            ConnectionOwner::Stranger(address) => address.to_string(),
-            ConnectionOwner::Known(user) => user.clone(),
-        }
+        self.entry.place().to_string()
     }
 
     pub(crate) fn leave(&self) {
         let mut pools = self.connections.pools.lock();
-        let place = self.entry.state.lock().place.clone();
-        pools.remove(&place, self.entry.id);
-    }
-
-    /// What is handed to the connection must be taken by then; until [`Lease::sent`].
-    pub(crate) fn handed(&self, deadline: Instant) -> u64 {
-        self.entry.state.lock().unsent.insert(deadline)
-    }
-
-    pub(crate) fn sent(&self, id: u64) {
-        self.entry.state.lock().unsent.remove(id);
+        pools.remove(&self.entry.place(), self.entry.id);
     }
 }
 

@@ -116,8 +116,11 @@ impl Exchange {
             unsent.take(&self.lease.who(), answer.len())
         });
         let deadline = unsent::deadline(Instant::now(), answer.len());
-        let id = self.lease.handed(deadline);
-        unsent::counted(answer, self.lease.clone(), share, id)
+        Bytes::from_owner(Counted {
+            bytes: answer,
+            _piece: self.handed(deadline),
+            _share: share,
+        })
     }
 
     /// Counts the bytes of a piece of an answer that is given as it comes, until they are written. What is small and soon gone
@@ -132,7 +135,7 @@ impl Exchange {
         match self.share(unsent, piece.len()) {
             Ok(share) => unsent::part(piece, held, Some(share)),
             Err(Busy) => {
-                self.lease.entry().closed().cancel();
+                self.lease.entry().closed.cancel();
                 Bytes::new()
             }
         }
@@ -148,8 +151,13 @@ impl Exchange {
                 now + self.lease.connections().limits.session_idle
             }
         };
+        self.handed(deadline)
+    }
+
+    /// Something is handed over that must be taken by then.
+    fn handed(&self, deadline: Instant) -> Piece {
         Piece {
-            id: self.lease.handed(deadline),
+            id: self.lease.entry().handed(deadline),
             lease: self.lease.clone(),
         }
     }
@@ -161,13 +169,13 @@ impl Exchange {
             let sessions = &self.lease.connections().sessions;
             sessions.take(&self.lease.who(), 1)
         });
-        self.lease.upgraded(session);
+        self.lease.entry().upgraded(session);
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.lease.answered();
+        self.lease.entry().answered();
     }
 }
 
@@ -180,6 +188,19 @@ pub(crate) struct Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.lease.sent(self.id);
+        self.lease.entry().sent(self.id);
+    }
+}
+
+/// Bytes that are counted as long as somebody holds a part of them.
+struct Counted {
+    bytes: Bytes,
+    _piece: Piece,
+    _share: Share,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }

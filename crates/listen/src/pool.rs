@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::connections::Entry;
+use crate::entry::Entry;
 
 /// Those who share what one of them may hold.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -26,7 +26,7 @@ impl std::fmt::Debug for Socket {
 
 impl Socket {
     pub(crate) fn new(stream: TcpStream, lease: Lease) -> Self {
-        let closed = Box::pin(lease.entry().closed().clone().cancelled_owned());
+        let closed = Box::pin(lease.entry().closed.clone().cancelled_owned());
         Self {
             stream,
             lease,

@@ -2,6 +2,7 @@ use super::*;
 use crate::exchange::{AnswerKind, Busy};
 use bytes::Bytes;
 use std::net::Ipv4Addr;
+use std::time::Duration;
 use tokio::net::TcpListener;
 
 const LIMITS: ConnectionLimits = ConnectionLimits {

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::connections::Lease;
 use crate::shares::Share;
 
 /// Shorter answers are not worth counting: a connection's streams bound them.
@@ -45,35 +44,6 @@ impl Deadlines {
     pub(crate) fn overdue(&self, now: Instant) -> bool {
         self.by.values().any(|deadline| *deadline <= now)
     }
-}
-
-/// Bytes that are counted as long as somebody holds a part of them.
-struct Counted {
-    bytes: Bytes,
-    lease: Lease,
-    id: u64,
-    _share: Share,
-}
-
-impl AsRef<[u8]> for Counted {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.lease.sent(self.id);
-    }
-}
-
-pub(crate) fn counted(bytes: Bytes, lease: Lease, share: Share, id: u64) -> Bytes {
-    Bytes::from_owner(Counted {
-        bytes,
-        lease,
-        id,
-        _share: share,
-    })
 }
 
 /// Bytes of a stream that are on their way.

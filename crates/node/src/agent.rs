@@ -1,7 +1,6 @@
 //! The node agent: puts the parts together and runs them.
 
 mod cpu_sets;
-pub(crate) mod csi_drivers;
 mod dispatch;
 mod image_gc;
 mod lease;
@@ -14,224 +13,57 @@ mod static_pods;
 mod topology_report;
 mod volume_stats;
 
-pub(crate) use dispatch::Inputs;
 pub use topology_report::define as define_topologies;
 
-use crate::cgroups::{CgroupDriver, CgroupOptions, PodCgroups};
+use crate::cgroups::{CgroupDriver, PodCgroups};
 use crate::context::Context;
 use crate::csi::Registrar;
-use crate::dns::ClusterDns;
+use crate::csi_drivers;
 use crate::eviction;
-use crate::eviction::images::{Collector, Policy as ImagePolicy};
+use crate::eviction::images::Collector;
 use crate::local_volumes;
-use crate::logs::LogRotation;
 use crate::machine::Machine;
 use crate::metrics::Metrics;
-use crate::network_abilities::NetworkAbilities;
+use crate::options::NodeOptions;
 use crate::pod_table::PodTable;
 use crate::podsapi;
 use crate::runtime_state::{State, keys};
-use crate::server::{self, AccessOptions};
-use crate::shutdown::{self, Shutdown};
+use crate::server;
+use crate::shutdown;
 use crate::status_manager::StatusManager;
-use crate::sysctls::Allowlist;
 use crate::users::UserRanges;
-use davit_api::features::Features;
+use crate::worker_input::WorkerInputs;
 use davit_client::{EventRecorder, Informer};
-use davit_containermanager::compute::{PinnedContainer, Settings};
-use davit_containermanager::devices::UnhealthyPolicies;
+use davit_containermanager::compute::PinnedContainer;
 use davit_containermanager::dra::{self, ApiClaims};
 use davit_containermanager::{
-    Config as DeviceConfig, ContainerManager, FoundContainer, PluginHandler, Rate, StartError,
+    Config as DeviceConfig, ContainerManager, FoundContainer, PluginHandler, StartError,
 };
 use davit_csi::Drivers;
 use davit_flexvolume::FlexDrivers;
 use davit_oci::measured::{MeasuredRuntime, RuntimeOperations};
 use davit_oci::runtime::Runtime;
-use davit_podimages::credentials::{CredentialOptions, CredentialProviders};
+use davit_podimages::credentials::CredentialProviders;
 use davit_podimages::{ImageManager, Verification};
 use davit_pods::objects::{ApiObjects, ObjectSource};
 use davit_pods::paths::Paths;
 use davit_pods::pod::{CONFIG_SOURCE, PodExt as _};
-use davit_pods::resources::Amounts;
 use davit_podvolumes::Volumes;
 use davit_podvolumes::mounts::{Mounter, NoMounter, SharedMount, SystemMounter};
 use davit_task::{TaskEnded, Tasks};
 use davit_topology::Hardware;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::{Node, Pod, Service, Taint};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::Api;
 use kube::runtime::watcher;
-use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-
-/// How a node agent works. [`NodeOptions::new`] gives the defaults.
-#[derive(Clone)]
-pub struct NodeOptions {
-    /// Name of the Node object.
-    pub node_name: String,
-    /// The agent's directory, the equivalent of `/var/lib/kubelet`.
-    pub root_dir: PathBuf,
-    /// Where pod logs go, the equivalent of `/var/log/pods`.
-    pub log_dir: PathBuf,
-    /// The container runtime.
-    pub runtime: Arc<dyn Runtime>,
-    /// What the network of this node's pods does beyond connecting them.
-    pub network: NetworkAbilities,
-    /// Directory of static pods.
-    pub static_pod_dir: Option<PathBuf>,
-    /// Address the node server binds to.
-    pub address: IpAddr,
-    /// Its port; 0 takes any free one.
-    pub port: u16,
-    /// Addresses of the node; found out when empty.
-    pub node_ips: Vec<IpAddr>,
-    /// Certificates (PEM) of the CA that signs clients of the node server; without it only bearer tokens are taken.
-    pub client_ca: Option<Vec<u8>>,
-    /// Who the callers of the node server are, and who decides what they may.
-    pub access: AccessOptions,
-    /// Where health is asked without TLS, as by kubeadm.
-    pub healthz: Option<SocketAddr>,
-    /// Certificate chain and key (PEM) of the node server; a self-signed one is made when not given.
-    pub serving_certificate: Option<(Vec<u8>, Vec<u8>)>,
-    /// Ask for the certificate of the node server by CertificateSigningRequest (`serverTLSBootstrap`).
-    pub server_tls_bootstrap: bool,
-    /// More labels of the node.
-    pub labels: BTreeMap<String, String>,
-    /// More annotations of the node.
-    pub annotations: BTreeMap<String, String>,
-    /// Taints that the node is registered with.
-    pub taints: Vec<Taint>,
-    /// `status.capacity.pods`.
-    pub max_pods: u32,
-    /// The sysctls that pods may set.
-    pub sysctls: Allowlist,
-    /// The cluster's DNS service.
-    pub cluster_dns: ClusterDns,
-    /// The host's resolver configuration.
-    pub resolv_conf: PathBuf,
-    /// Prefix of the pods' cgroups, empty for the root.
-    pub cgroup_root: String,
-    /// How cgroups are named, if the runtime does not say.
-    pub cgroup_driver: CgroupDriver,
-    /// The cgroups above containers; the agent leaves them alone without (they need root).
-    pub cgroups: Option<CgroupOptions>,
-    /// Whether the agent may mount (needs root).
-    pub mounts: bool,
-    /// Where the executables of FlexVolume drivers are.
-    pub volume_plugin_dir: PathBuf,
-    /// Where the volumes of davit's own provisioner are kept; the node keeps none without.
-    pub local_volumes: Option<PathBuf>,
-    /// How often the volumes of pods are measured (`volumeStatsAggPeriod`); they are not without.
-    pub volume_stats_period: Option<Duration>,
-    /// How long nothing may come or go on a connection of exec, attach or port-forward (`streamingConnectionIdleTimeout`).
-    pub session_idle: Duration,
-    /// Containers that name no seccomp profile get the runtime's (`seccompDefault`).
-    pub seccomp_default: bool,
-    /// When logs are rotated.
-    pub log_rotation: LogRotation,
-    /// How long admission waits for a device plugin that is coming back.
-    pub plugin_wait: Duration,
-    /// How long the end of a pod waits for a DRA driver that is gone and has to undo the pod's claims.
-    pub driver_patience: Duration,
-    /// What happens to pods whose devices become unhealthy.
-    pub unhealthy_devices: UnhealthyPolicies,
-    /// How many calls the podresources socket takes.
-    pub podresources_rate: Rate,
-    /// The CPU, memory and topology managers. Without a description of the machine the one at hand is read.
-    pub resources: Settings,
-    /// Credential provider plugins.
-    pub credentials: CredentialOptions,
-    /// When pods are evicted because the node runs short of something.
-    pub eviction: eviction::Config,
-    /// How that is found out.
-    pub measure: Arc<dyn eviction::Measure>,
-    /// When images are removed.
-    pub image_gc: ImagePolicy,
-    /// Which pods have to show that they may have an image that is there.
-    pub image_verification: Verification,
-    /// How long pods have when the machine goes down.
-    pub shutdown: Shutdown,
-    /// Cancelled when the machine goes down. The agent ends by itself then, if `shutdown` gives pods any time.
-    pub going_down: CancellationToken,
-    /// Has the node's status computed now, because something outside the agent has changed: pods can be connected.
-    pub look: Arc<Notify>,
-    /// What is kept for the system and the agent, by resource name (`kubeReserved`, `systemReserved`, eviction).
-    pub reserved: Amounts,
-    /// Which feature gates are on.
-    pub features: Features,
-}
-
-impl NodeOptions {
-    /// The defaults for a node with this name, directory and runtime.
-    pub fn new(
-        node_name: impl Into<String>,
-        root_dir: impl Into<PathBuf>,
-        runtime: Arc<dyn Runtime>,
-    ) -> Self {
-        let root_dir = root_dir.into();
-        let is_root = rustix::process::geteuid().is_root();
-        Self {
-            node_name: node_name.into(),
-            root_dir: root_dir.clone(),
-            log_dir: PathBuf::from("/var/log/pods"),
-            runtime,
-            network: NetworkAbilities::ALL,
-            static_pod_dir: None,
-            address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            port: 0,
-            node_ips: Vec::new(),
-            client_ca: None,
-            access: AccessOptions::default(),
-            healthz: None,
-            serving_certificate: None,
-            server_tls_bootstrap: false,
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-            taints: Vec::new(),
-            max_pods: 110,
-            sysctls: Allowlist::default(),
-            cluster_dns: ClusterDns {
-                servers: Vec::new(),
-                domain: "cluster.local".to_owned(),
-            },
-            resolv_conf: PathBuf::from("/etc/resolv.conf"),
-            cgroup_root: String::new(),
-            cgroup_driver: CgroupDriver::default(),
-            cgroups: is_root.then(CgroupOptions::default),
-            mounts: is_root,
-            volume_plugin_dir: PathBuf::from(davit_flexvolume::DEFAULT_PLUGIN_DIR),
-            local_volumes: None,
-            volume_stats_period: Some(Duration::from_secs(60)),
-            session_idle: server::DEFAULT_SESSION_IDLE,
-            seccomp_default: false,
-            log_rotation: LogRotation::default(),
-            plugin_wait: Duration::from_secs(5 * 60),
-            driver_patience: Duration::from_secs(60),
-            unhealthy_devices: UnhealthyPolicies::default(),
-            podresources_rate: Rate::default(),
-            resources: Settings::default(),
-            credentials: CredentialOptions::default(),
-            eviction: eviction::Config::default(),
-            measure: Arc::new(eviction::SystemMeasure::new(root_dir.clone())),
-            image_gc: ImagePolicy::default(),
-            image_verification: Verification::default(),
-            shutdown: Shutdown::default(),
-            going_down: CancellationToken::new(),
-            look: Arc::default(),
-            reserved: Amounts::new(),
-            features: Features::default(),
-        }
-    }
-}
 
 /// Why the node agent does not run.
 #[derive(Debug, thiserror::Error)]
@@ -284,7 +116,7 @@ const RUNTIME_START: Duration = Duration::from_secs(60);
 /// What the agent's loops work with.
 struct Works {
     ctx: Arc<Context>,
-    inputs: Inputs,
+    inputs: WorkerInputs,
     cancel: CancellationToken,
 }
 
@@ -338,7 +170,7 @@ impl Works {
         &self,
         tasks: &mut Tasks,
         name: &'static str,
-        make: impl Fn(Arc<Context>, Inputs, CancellationToken) -> W + Send + 'static,
+        make: impl Fn(Arc<Context>, WorkerInputs, CancellationToken) -> W + Send + 'static,
     ) {
         let inputs = self.inputs.clone();
         self.keep(tasks, name, move |ctx, cancel| {
@@ -543,7 +375,11 @@ impl NodeAgent {
             runtime: options.runtime.clone(),
             runtime_name: version.runtime_name.clone(),
             machine: with_runtime(machine, &version),
-            host_ips: node_ips(&options).iter().map(ToString::to_string).collect(),
+            host_ips: options
+                .addresses()
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
             host_dns,
             status,
             volumes,
@@ -714,57 +550,6 @@ async fn pinned_containers(
         }
     }
     Ok(found)
-}
-
-/// The addresses given, or the one bound to, or the one that packets to other networks leave from.
-fn node_ips(options: &NodeOptions) -> Vec<IpAddr> {
-    if !options.node_ips.is_empty() {
-        return options.node_ips.clone();
-    }
-    if !options.address.is_unspecified() {
-        return vec![options.address];
-    }
-    vec![default_address()]
-}
-
-/// The names by which the node's server is called, for its certificate.
-pub fn serving_names(options: &NodeOptions) -> Vec<String> {
-    let mut names = vec![
-        options.node_name.clone(),
-        "localhost".to_owned(),
-        "127.0.0.1".to_owned(),
-    ];
-    names.extend(node_ips(options).iter().map(ToString::to_string));
-    names.sort();
-    names.dedup();
-    names
-}
-
-/// The address of this machine that packets to other networks leave from; the loopback address when there is no way out.
-pub fn default_address() -> IpAddr {
-    outgoing_address(Ipv4Addr::UNSPECIFIED.into()).unwrap_or(Ipv4Addr::LOCALHOST.into())
-}
-
-/// Such an address of IPv6; none when there is no way out.
-pub fn default_ipv6_address() -> Option<IpAddr> {
-    outgoing_address(Ipv6Addr::UNSPECIFIED.into())
-}
-
-/// The address that packets leave from, of the family of the one that stands for all.
-fn outgoing_address(any: IpAddr) -> Option<IpAddr> {
-    // Connecting a datagram socket sends nothing, it only chooses the route. The addresses are those for documentation.
-    let there: IpAddr = match any {
-        IpAddr::V4(_) => Ipv4Addr::new(192, 0, 2, 1).into(),
-        IpAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
-    };
-    let routed = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket
-            .connect((there, 9))
-            .and_then(|()| socket.local_addr())
-    });
-    let address = routed.ok()?.ip();
-    let is_on_link = matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local());
-    (!address.is_loopback() && !is_on_link).then_some(address)
 }
 
 /// Pods bound to this node.

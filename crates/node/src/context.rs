@@ -1,12 +1,12 @@
 //! What all parts of the node share.
 
-use crate::agent::NodeOptions;
 use crate::cgroups::PodCgroups;
 use crate::csi::Registrar;
 use crate::eviction::Condition;
 use crate::eviction::images::Collector;
 use crate::machine::Machine;
 use crate::metrics::Metrics;
+use crate::options::NodeOptions;
 use crate::pod_table::PodTable;
 use crate::probes::Results;
 use crate::status_manager::StatusManager;

@@ -15,12 +15,11 @@ pub(crate) use measure::{Measure, SystemMeasure};
 pub(crate) use signals::{Condition, Config};
 
 use crate::admission::Refusal;
-use crate::agent::Inputs;
 use crate::context::Context;
 use crate::metrics::EvictionSignal;
 use crate::runtime_state::keys;
 use crate::status::NodeDecision;
-use crate::worker::Forced;
+use crate::worker_input::{Forced, WorkerInputs};
 use davit_containermanager::ActivePods;
 use davit_oci::cgroup::Hierarchies;
 use davit_pods::pod::PodExt;
@@ -47,7 +46,7 @@ const HARD_GRACE: i64 = 1;
 const EVICTED: &str = "Evicted";
 
 /// Looks at the node until `cancel`.
-pub(crate) async fn run(ctx: Arc<Context>, inputs: Inputs, cancel: CancellationToken) {
+pub(crate) async fn run(ctx: Arc<Context>, inputs: WorkerInputs, cancel: CancellationToken) {
     let config = &ctx.options.eviction;
     if config.thresholds.is_empty() && !config.local_storage {
         return cancel.cancelled().await;
@@ -73,7 +72,7 @@ fn ticks(period: Duration) -> Interval {
 }
 
 /// Looks at what is left on the node. `freed`: pods that used too much of the disks have been ended since the last look.
-async fn watch_node(ctx: &Arc<Context>, inputs: &Inputs, freed: &AtomicBool) {
+async fn watch_node(ctx: &Arc<Context>, inputs: &WorkerInputs, freed: &AtomicBool) {
     let mut state = State::default();
     let mut ticks = ticks(ctx.options.eviction.period);
     loop {
@@ -83,7 +82,7 @@ async fn watch_node(ctx: &Arc<Context>, inputs: &Inputs, freed: &AtomicBool) {
 }
 
 /// Ends pods that use more of the disks than they may.
-async fn hold_to_limits(ctx: &Arc<Context>, inputs: &Inputs, freed: &AtomicBool) {
+async fn hold_to_limits(ctx: &Arc<Context>, inputs: &WorkerInputs, freed: &AtomicBool) {
     let config = &ctx.options.eviction;
     if !config.local_storage {
         return;
@@ -97,7 +96,7 @@ async fn hold_to_limits(ctx: &Arc<Context>, inputs: &Inputs, freed: &AtomicBool)
     }
 }
 
-fn end_over_limits(ctx: &Context, inputs: &Inputs, over: &[(Arc<Pod>, storage::Excess)]) {
+fn end_over_limits(ctx: &Context, inputs: &WorkerInputs, over: &[(Arc<Pod>, storage::Excess)]) {
     for (pod, excess) in over {
         let ending = Ending {
             signal: excess.signal,
@@ -110,7 +109,7 @@ fn end_over_limits(ctx: &Context, inputs: &Inputs, over: &[(Arc<Pod>, storage::E
     }
 }
 
-async fn look(ctx: &Arc<Context>, inputs: &Inputs, state: &mut State, freed: &AtomicBool) {
+async fn look(ctx: &Arc<Context>, inputs: &WorkerInputs, state: &mut State, freed: &AtomicBool) {
     let config = &ctx.options.eviction;
     let observations = ctx.options.measure.observe(&*ctx.runtime).await;
     let Outlook {
@@ -158,7 +157,7 @@ async fn reclaimed(ctx: &Context, threshold: &Threshold) -> bool {
 /// Ends the first pod that may be ended.
 async fn evict(
     ctx: &Arc<Context>,
-    inputs: &Inputs,
+    inputs: &WorkerInputs,
     threshold: &Threshold,
     observations: &Observations,
 ) -> Option<String> {
@@ -199,7 +198,7 @@ struct Ending {
     disruption: bool,
 }
 
-fn end(ctx: &Context, inputs: &Inputs, pod: &Pod, ending: Ending) -> Option<String> {
+fn end(ctx: &Context, inputs: &WorkerInputs, pod: &Pod, ending: Ending) -> Option<String> {
     let input = inputs.lock().get(pod.uid()).cloned()?;
     if input.forced().is_some() {
         return Some(pod.uid().to_owned());

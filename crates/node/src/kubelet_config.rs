@@ -19,11 +19,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use self::reserved::Reserved;
-use crate::agent::NodeOptions;
 use crate::cgroups::CgroupDriver;
 use crate::eviction;
 use crate::eviction::images::Policy as ImagePolicy;
 use crate::eviction::signals::Fields;
+use crate::options::NodeOptions;
 use crate::shutdown::{Group, Shutdown};
 use crate::sysctls::Allowlist;
 use davit_containermanager::compute::{DEFAULT_MAX_NUMA_NODES, Settings, SettingsError, option};

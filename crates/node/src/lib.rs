@@ -1,12 +1,15 @@
 //! The node agent: pod workers, admission, probes, status, eviction, the node's server.
 #![forbid(unsafe_code)]
 
+mod access;
+pub mod addresses;
 mod admission;
 pub mod agent;
 mod cgroups;
 mod container_config;
 mod context;
 mod csi;
+mod csi_drivers;
 mod dial;
 mod dns;
 mod eviction;
@@ -18,6 +21,7 @@ mod logs;
 mod machine;
 mod metrics;
 pub mod network_abilities;
+mod options;
 mod plan;
 mod pod_table;
 mod podsapi;
@@ -35,5 +39,7 @@ mod sysctls;
 mod termination;
 mod users;
 mod worker;
+mod worker_input;
 
-pub use agent::{NodeAgent, NodeOptions};
+pub use agent::NodeAgent;
+pub use options::NodeOptions;

@@ -19,8 +19,8 @@ mod tls;
 mod usage;
 
 use crate::context::Context;
+use crate::options::DEFAULT_SESSION_IDLE;
 use auth::Access;
-pub(crate) use auth::{AccessOptions, Authorize};
 use bytes::Bytes;
 use davit_listen::{
     AnswerKind, ConnectionLimits, Connections, Exchange, HttpLimits, Lease, Socket, TrackedBody,
@@ -43,9 +43,6 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-
-/// `streamingConnectionIdleTimeout` unless it is configured, as the kubelet's.
-pub(crate) const DEFAULT_SESSION_IDLE: Duration = Duration::from_secs(4 * 3600);
 
 /// Connections of a server whose process may open enough files.
 const CONNECTIONS: ConnectionLimits = ConnectionLimits {

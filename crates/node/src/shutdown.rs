@@ -3,11 +3,10 @@
 //! Specified by KEP-2000 and the page "Node Shutdowns" of Kubernetes' documentation.
 
 use crate::admission::Refusal;
-use crate::agent::Inputs;
 use crate::context::Context;
 use crate::eviction::rank::{CRITICAL, is_critical};
 use crate::status::NodeDecision;
-use crate::worker::Forced;
+use crate::worker_input::{Forced, WorkerInputs};
 use davit_containermanager::ActivePods;
 use davit_pods::pod::PodExt;
 use k8s_openapi::api::core::v1::Pod;
@@ -91,7 +90,7 @@ impl Shutdown {
 }
 
 /// Waits for the machine to go down, ends the pods, then the agent.
-pub(crate) async fn run(ctx: Arc<Context>, inputs: Inputs, cancel: CancellationToken) {
+pub(crate) async fn run(ctx: Arc<Context>, inputs: WorkerInputs, cancel: CancellationToken) {
     let going_down = ctx.options.going_down.clone();
     tokio::select! {
         () = cancel.cancelled() => return,
@@ -114,7 +113,7 @@ pub(crate) async fn run(ctx: Arc<Context>, inputs: Inputs, cancel: CancellationT
 }
 
 /// Ends the pods of one group and waits for them, not longer than the group has.
-async fn end_pods(ctx: &Context, inputs: &Inputs, place: usize) {
+async fn end_pods(ctx: &Context, inputs: &WorkerInputs, place: usize) {
     let shutdown = &ctx.options.shutdown;
     let limit = shutdown.groups[place].period;
     let deadline = Instant::now() + limit;

@@ -22,105 +22,22 @@ use crate::restart_all::CONDITION as ALL_RESTARTING;
 use crate::runtime_state::{PodRuntime, State, observe};
 use crate::status::{self, NodeDecision};
 use crate::termination;
+use crate::worker_input::{Desired, WorkerInput};
 use davit_pods::backoff::Backoff;
 use davit_pods::pod::PodExt;
 use davit_pods::pod::Waiting;
 use davit_podvolumes::Mounted;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// The longest wait after an error.
 const MAX_RETRY: Duration = Duration::from_secs(10);
 /// How often a pod that is well is looked at, which also brings volumes up to date.
 const RESYNC: Duration = Duration::from_secs(60);
-
-/// The node ends a pod.
-#[derive(Debug, Clone)]
-pub(crate) struct Forced {
-    /// What its status says.
-    pub(crate) verdict: NodeDecision,
-    /// The longest its containers get.
-    pub(crate) grace: Duration,
-}
-
-/// What a worker is told.
-pub(crate) struct Input {
-    desired: Mutex<Desired>,
-    forced: Mutex<Option<Forced>>,
-    wake: Arc<Notify>,
-}
-
-#[derive(Clone)]
-struct Desired {
-    pod: Arc<Pod>,
-    gone: bool,
-}
-
-impl Input {
-    /// A new worker's input.
-    pub(crate) fn new(pod: Arc<Pod>) -> Self {
-        Self {
-            desired: Mutex::new(Desired { pod, gone: false }),
-            forced: Mutex::default(),
-            wake: Arc::default(),
-        }
-    }
-
-    /// A newer version of the pod.
-    pub(crate) fn update(&self, pod: Arc<Pod>) {
-        self.desired.lock().pod = pod;
-        self.wake.notify_one();
-    }
-
-    /// The pod is gone from its source.
-    pub(crate) fn set_gone(&self) {
-        self.desired.lock().gone = true;
-        self.wake.notify_one();
-    }
-
-    /// Something about the pod has changed in the runtime.
-    pub(crate) fn kick(&self) {
-        self.wake.notify_one();
-    }
-
-    /// The node ends the pod; the first reason stands.
-    pub(crate) fn force(&self, forced: Forced) {
-        self.forced.lock().get_or_insert(forced);
-        self.wake.notify_one();
-    }
-
-    /// Why the node ends the pod, if it does.
-    pub(crate) fn forced(&self) -> Option<Forced> {
-        self.forced.lock().clone()
-    }
-
-    fn read(&self) -> Desired {
-        self.desired.lock().clone()
-    }
-
-    /// The pod has to end: it is being deleted, or gone, or the node ends it.
-    fn must_end(&self) -> bool {
-        if self.forced.lock().is_some() {
-            return true;
-        }
-        let desired = self.desired.lock();
-        desired.gone || desired.pod.is_deleting()
-    }
-
-    /// Waits until the pod has to end.
-    async fn ending(&self) {
-        // Wake-ups are for the worker's loop; here a slow look is enough and loses none of them.
-        while !self.must_end() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -142,7 +59,7 @@ enum Next {
 /// The worker of one pod.
 pub(crate) struct Worker {
     ctx: Arc<Context>,
-    input: Arc<Input>,
+    input: Arc<WorkerInput>,
     uid: String,
     pod: Arc<Pod>,
     gone: bool,
@@ -172,13 +89,13 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// A worker for the pod in `input`.
-    pub(crate) fn new(ctx: Arc<Context>, input: Arc<Input>) -> Self {
+    pub(crate) fn new(ctx: Arc<Context>, input: Arc<WorkerInput>) -> Self {
         let Desired { pod, gone } = input.read();
         let probes = PodProbes::new(
             ctx.runtime.clone(),
             ctx.recorder.clone(),
             ctx.probes.clone(),
-            input.wake.clone(),
+            input.wake(),
         );
         Self {
             uid: pod.uid().to_owned(),
@@ -227,7 +144,7 @@ impl Worker {
                 Next::Exit => return,
                 Next::Wait(limit) => limit.unwrap_or(RESYNC).min(RESYNC),
             };
-            let wake = self.input.wake.clone();
+            let wake = self.input.wake();
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = wake.notified() => {}

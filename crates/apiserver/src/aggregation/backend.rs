@@ -18,9 +18,9 @@ use hyper_util::rt::TokioTimer;
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use super::availability::USER;
+use super::USER;
 use super::documents::Documents;
-use super::forward::identity_headers;
+use super::identity::identity_headers;
 use super::view::RemoteVersion;
 use crate::body::{RequestBody, request_body};
 
@@ -32,17 +32,17 @@ type Client = legacy::Client<Connector, RequestBody>;
 /// A server that answers a version of a group.
 pub(crate) struct Backend {
     /// Name of the APIService.
-    pub(super) name: String,
-    pub(super) group: String,
-    pub(super) version: String,
-    pub(super) service: ServiceReference,
+    pub(crate) name: String,
+    pub(crate) group: String,
+    pub(crate) version: String,
+    pub(crate) service: ServiceReference,
     /// What the APIService says, to see whether it has changed.
-    pub(super) spec: Value,
+    pub(crate) spec: Value,
     client: Result<Client, String>,
     available: AtomicBool,
     /// Asks for a check before its time.
-    pub(super) recheck: Notify,
-    pub(super) documents: ArcSwap<Documents>,
+    pub(crate) recheck: Notify,
+    pub(crate) documents: ArcSwap<Documents>,
 }
 
 impl std::fmt::Debug for Backend {
@@ -57,7 +57,7 @@ fn text(value: &Value, key: &str) -> String {
 
 impl Backend {
     /// The backend of an APIService; `None` when it names no service.
-    pub(super) fn new(
+    pub(crate) fn new(
         object: &Value,
         webhooks: &Webhooks,
         identity: Option<Arc<ShownIdentity>>,
@@ -116,21 +116,21 @@ impl Backend {
     }
 
     /// Whether requests are forwarded; decided by the checks.
-    pub(super) fn is_available(&self) -> bool {
+    pub(crate) fn is_available(&self) -> bool {
         self.available.load(Ordering::Acquire)
     }
 
-    pub(super) fn set_available(&self, available: bool) {
+    pub(crate) fn set_available(&self, available: bool) {
         self.available.store(available, Ordering::Release);
     }
 
     /// `{service}.{namespace}.svc:{port}`
-    pub(super) fn authority(&self) -> String {
+    pub(crate) fn authority(&self) -> String {
         format!("{}:{}", self.service.host(), self.service.port)
     }
 
     /// `https://…` of a path on the backend.
-    pub(super) fn url(&self, path_and_query: &str) -> Result<Uri, String> {
+    pub(crate) fn url(&self, path_and_query: &str) -> Result<Uri, String> {
         Uri::builder()
             .scheme("https")
             .authority(self.authority())
@@ -143,7 +143,7 @@ impl Backend {
     ///
     /// # Errors
     /// Why no answer came, in the words of Go.
-    pub(super) async fn send(
+    pub(crate) async fn send(
         &self,
         request: Request<RequestBody>,
     ) -> Result<Response<Incoming>, String> {
@@ -158,7 +158,7 @@ impl Backend {
     ///
     /// # Errors
     /// Why there is no answer.
-    pub(super) async fn get(
+    pub(crate) async fn get(
         &self,
         path: &str,
         accept: &'static str,
@@ -177,7 +177,7 @@ impl Backend {
     }
 
     /// What discovery shows of it.
-    pub(super) fn describe(&self) -> RemoteVersion {
+    pub(crate) fn describe(&self) -> RemoteVersion {
         let documents = self.documents.load();
         RemoteVersion {
             group: self.group.clone(),

@@ -17,25 +17,25 @@ const OPENAPI_LIMIT: usize = 32 << 20;
 
 /// What was read of a backend last.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Documents {
+pub(crate) struct Documents {
     /// Entries of aggregated discovery.
-    pub(super) resources: Arc<Vec<Value>>,
+    pub(crate) resources: Arc<Vec<Value>>,
     /// The last attempt to read them succeeded.
-    pub(super) fresh: bool,
-    pub(super) openapi: Option<OpenApi>,
-    pub(super) openapi_v2: Option<Arc<Foreign>>,
+    pub(crate) fresh: bool,
+    pub(crate) openapi: Option<OpenApi>,
+    pub(crate) openapi_v2: Option<Arc<Foreign>>,
 }
 
 /// An OpenAPI v3 document and where it was read.
 #[derive(Debug, Clone)]
-pub(super) struct OpenApi {
+pub(crate) struct OpenApi {
     /// With the hash of its content.
     url: String,
-    pub(super) document: Arc<Document>,
+    pub(crate) document: Arc<Document>,
 }
 
 /// Reads the documents anew; what cannot be read stays as it was.
-pub(super) async fn refresh(backend: &Backend) {
+pub(crate) async fn refresh(backend: &Backend) {
     let mut documents = Documents::clone(&backend.documents.load());
     match discovery(backend).await {
         Ok(resources) => {
@@ -104,7 +104,7 @@ async fn openapi_v2(backend: &Backend) -> Result<Foreign, String> {
 }
 
 /// The backend cannot be asked: what is known of it is old.
-pub(super) fn mark_stale(backend: &Backend) {
+pub(crate) fn mark_stale(backend: &Backend) {
     let documents = backend.documents.load();
     if documents.fresh {
         backend.documents.store(Arc::new(Documents {

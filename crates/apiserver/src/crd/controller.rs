@@ -20,9 +20,9 @@ use davit_strategy::crd::{self, is_true};
 use davit_task::guard_async;
 use davit_watchcache::{EventType, Filter, Freshness, Watch, WatchItem, WatchOptions, WatchStart};
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{FINALIZER, GROUP, PLURAL, names};
 use crate::ownership::Tracking;
@@ -35,48 +35,35 @@ const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LONGEST_LOOK: Duration = Duration::from_secs(5);
 const START: Duration = Duration::from_secs(30);
 
-/// The task that follows the definitions. Ends when dropped.
-pub(crate) struct Controller {
-    task: JoinHandle<()>,
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        self.task.abort();
+/// Serves the kinds that are established and starts to follow the definitions; the task that does.
+///
+/// # Errors
+/// When the definitions cannot be read.
+pub(crate) async fn follow(server: &Arc<ApiServer>) -> Result<AbortOnDropHandle<()>, Status> {
+    let mut state = State::default();
+    let resource = definitions(server)?;
+    let list = resource
+        .storage
+        .cache()
+        .list(
+            Freshness::Latest,
+            &Filter::default(),
+            Instant::now() + START,
+        )
+        .await
+        .map_err(|error| errors::cache(error, &resource))?;
+    for held in &list.items {
+        state.put(held.json());
     }
-}
-
-impl Controller {
-    /// Serves the kinds that are established and starts to follow the definitions.
-    ///
-    /// # Errors
-    /// When the definitions cannot be read.
-    pub(crate) async fn start(server: &Arc<ApiServer>) -> Result<Self, Status> {
-        let mut state = State::default();
-        let resource = definitions(server)?;
-        let list = resource
-            .storage
-            .cache()
-            .list(
-                Freshness::Latest,
-                &Filter::default(),
-                Instant::now() + START,
-            )
-            .await
-            .map_err(|error| errors::cache(error, &resource))?;
-        for held in &list.items {
-            state.put(held.json());
+    let names: Vec<String> = state.known.keys().cloned().collect();
+    for name in names {
+        if is_true(&state.known[&name].object, "Established") {
+            state.install(server, &name);
         }
-        let names: Vec<String> = state.known.keys().cloned().collect();
-        for name in names {
-            if is_true(&state.known[&name].object, "Established") {
-                state.install(server, &name);
-            }
-        }
-        let cancel = server.shutdown().clone();
-        let task = tokio::spawn(run(Arc::downgrade(server), cancel, state));
-        Ok(Self { task })
     }
+    let cancel = server.shutdown().clone();
+    let task = tokio::spawn(run(Arc::downgrade(server), cancel, state));
+    Ok(AbortOnDropHandle::new(task))
 }
 
 fn definitions(server: &ApiServer) -> Result<Arc<ResourceInfo>, Status> {

@@ -21,12 +21,12 @@ use tokio::time::Instant;
 
 use super::options::ListQuery;
 use crate::body::{BoxError, RequestBody, ResponseBody};
+use crate::components::Presence;
 use crate::context::{Context, HandlerResult};
 use crate::metrics::LongRunning;
 use crate::negotiate::Offer;
 use crate::respond;
 use crate::server::ApiServer;
-use crate::virtuals::Presence;
 use crate::websocket::{self, Encoding};
 use frames::Frames;
 

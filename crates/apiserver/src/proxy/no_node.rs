@@ -6,10 +6,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use davit_access::{NODE_PREFIX, NODES};
-use davit_client::subject::Subject;
 use serde_json::Value;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::server::ApiServer;
 
@@ -72,57 +69,10 @@ fn sockets(endpoints: &Value) -> Vec<SocketAddr> {
     found
 }
 
-/// Whether a serving certificate may be a node's: what the cluster's authority has signed must say so. Those of other
-/// authorities are known by the host, as with kube-apiserver.
-pub(super) fn may_be(shown: &[u8], authority: &[u8], node: &str) -> bool {
-    let (Ok((_, shown)), Ok((_, authority))) = (
-        X509Certificate::from_der(shown),
-        X509Certificate::from_der(authority),
-    ) else {
-        return false;
-    };
-    if shown
-        .verify_signature(Some(authority.public_key()))
-        .is_err()
-    {
-        return true;
-    }
-    Subject::of(shown.subject()).is_ok_and(|subject| {
-        subject.common_name.strip_prefix(NODE_PREFIX) == Some(node)
-            && subject.organizations.iter().any(|group| group == NODES)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use davit_pki::{Pki, first_certificate};
     use serde_json::json;
-
-    #[test]
-    fn a_certificate_of_the_clusters_is_that_of_one_node() {
-        let dir = tempfile::tempdir().unwrap();
-        let own = Pki::open(&dir.path().join("own")).unwrap();
-        let other = Pki::open(&dir.path().join("other")).unwrap();
-        let authority = first_certificate(own.ca_certificate()).unwrap();
-        let names = ["10.0.0.1".to_owned()];
-        let judged = |identity: davit_pki::Identity, node: &str| {
-            let der = first_certificate(&identity.certificate).unwrap();
-            may_be(&der, &authority, node)
-        };
-        assert!(judged(own.node_serving("a", &names).unwrap(), "a"));
-        assert!(!judged(own.node_serving("a", &names).unwrap(), "b"));
-        let api = own.serving("apiserver", "kube-apiserver", &names).unwrap();
-        assert!(!judged(api, "a"));
-        // of no node's group, as certificates of earlier versions, which are made anew
-        let old = own.serving("node-a", "system:node:a", &names).unwrap();
-        assert!(!judged(old.clone(), "a"));
-        let new = own.node_serving("a", &names).unwrap();
-        assert_ne!(new.certificate, old.certificate);
-        // others are the configured authority's to judge
-        let foreign = other.serving("x", "kube-apiserver", &names).unwrap();
-        assert!(judged(foreign, "a"));
-    }
 
     #[test]
     fn what_leads_to_an_api_server_is_known() {

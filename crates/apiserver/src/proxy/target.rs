@@ -7,6 +7,7 @@ use davit_registry::ResourceInfo;
 use serde_json::Value;
 
 use crate::context::Context;
+use crate::node_client::Destination;
 use crate::server::ApiServer;
 
 const KUBELET_PORT: u16 = 10250;
@@ -19,20 +20,8 @@ const ADDRESS_TYPES: [&str; 5] = [
     "ExternalDNS",
 ];
 
-/// A server to forward to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Backend {
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    pub(crate) tls: bool,
-    /// Whose server this is, when it is a node's: the kubelet client certificate is shown, and its own is checked.
-    pub(crate) node: Option<String>,
-    /// Where to connect to instead of the host, which is still whose certificate is expected.
-    pub(crate) via: Option<IpAddr>,
-}
-
 /// The agent of a node.
-pub(crate) async fn node_backend(server: &ApiServer, node: &str) -> Result<Backend, Status> {
+pub(crate) async fn node_backend(server: &ApiServer, node: &str) -> Result<Destination, Status> {
     let found = server.object("", "nodes", "", node).await?;
     let Some(found) = found else {
         return Err(Status::not_found(
@@ -57,7 +46,7 @@ pub(crate) async fn node_backend(server: &ApiServer, node: &str) -> Result<Backe
         .and_then(|port| u16::try_from(port).ok())
         .filter(|port| *port != 0)
         .unwrap_or(KUBELET_PORT);
-    Ok(Backend {
+    Ok(Destination {
         host: host.to_owned(),
         port,
         tls: true,
@@ -72,7 +61,7 @@ pub(super) async fn of_proxy(
     server: &ApiServer,
     context: &Context,
     resource: &ResourceInfo,
-) -> Result<Backend, Status> {
+) -> Result<Destination, Status> {
     let (scheme, name, port) = split(&context.info.name).ok_or_else(|| {
         Status::bad_request(format!(
             "invalid {} request \"{}\"",
@@ -85,7 +74,7 @@ pub(super) async fn of_proxy(
             let mut backend = node_backend(server, name).await?;
             if let Ok(port) = port.parse::<u16>() {
                 if port != backend.port {
-                    backend = Backend {
+                    backend = Destination {
                         tls,
                         node: None,
                         via: None,
@@ -108,7 +97,7 @@ pub(super) async fn of_proxy(
                 )));
             }
             let port = pod_port(&pod, port);
-            Ok(Backend {
+            Ok(Destination {
                 host: host.to_owned(),
                 port,
                 tls,
@@ -119,7 +108,7 @@ pub(super) async fn of_proxy(
         _ => {
             let service = found(server, context, resource, name).await?;
             let (host, port) = endpoint(server, context, &service, name, port).await?;
-            Ok(Backend {
+            Ok(Destination {
                 host,
                 port,
                 tls,

@@ -7,9 +7,9 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 
 /// Addresses that are known only when somebody listens.
-pub(super) struct Addresses {
+pub(crate) struct Addresses {
     /// What others are told (`--advertise-address`).
-    pub(super) advertised: Option<IpAddr>,
+    pub(crate) advertised: Option<IpAddr>,
     listener: RwLock<Option<SocketAddr>>,
     /// Where pods reach a server that listens for its own machine only.
     for_pods: watch::Sender<Option<SocketAddr>>,
@@ -17,7 +17,7 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
-    pub(super) fn new(advertised: Option<IpAddr>) -> Self {
+    pub(crate) fn new(advertised: Option<IpAddr>) -> Self {
         Self {
             advertised,
             listener: RwLock::new(None),
@@ -26,24 +26,24 @@ impl Addresses {
         }
     }
 
-    pub(super) fn listens_at(&self, address: SocketAddr) {
+    pub(crate) fn listens_at(&self, address: SocketAddr) {
         *self.listener.write() = Some(address);
     }
 
-    pub(super) fn listener(&self) -> Option<SocketAddr> {
+    pub(crate) fn listener(&self) -> Option<SocketAddr> {
         *self.listener.read()
     }
 
-    pub(super) fn pods_reach(&self, address: SocketAddr) {
+    pub(crate) fn pods_reach(&self, address: SocketAddr) {
         self.for_pods.send_replace(Some(address));
     }
 
-    pub(super) fn for_pods(&self) -> watch::Receiver<Option<SocketAddr>> {
+    pub(crate) fn for_pods(&self) -> watch::Receiver<Option<SocketAddr>> {
         self.for_pods.subscribe()
     }
 
     /// What discovery names.
-    pub(super) fn of_server(&self) -> SocketAddr {
+    pub(crate) fn of_server(&self) -> SocketAddr {
         let listener = self.listener();
         let specific = listener.map(|a| a.ip()).filter(|ip| !ip.is_unspecified());
         let ip = self.advertised.or(specific);
@@ -51,11 +51,11 @@ impl Addresses {
         SocketAddr::new(ip, listener.map_or(443, |address| address.port()))
     }
 
-    pub(super) fn reach_node(&self, node: &str, address: IpAddr) {
+    pub(crate) fn reach_node(&self, node: &str, address: IpAddr) {
         self.nodes.write().insert(node.to_owned(), address);
     }
 
-    pub(super) fn node(&self, node: &str) -> Option<IpAddr> {
+    pub(crate) fn node(&self, node: &str) -> Option<IpAddr> {
         self.nodes.read().get(node).copied()
     }
 }

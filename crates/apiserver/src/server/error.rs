@@ -6,9 +6,9 @@ use davit_access::authn::AuthenticationError;
 use davit_access::authz::AuthorizationError;
 use davit_access::tokens::TokenError;
 use davit_api::status::Status;
+use davit_netplan::ServiceRanges;
 use davit_webhook::tls::TlsError;
 
-use crate::service_addresses::ServiceRanges;
 use davit_audit::AuditError;
 use davit_pki::PkiError;
 
@@ -85,7 +85,7 @@ pub enum Error {
 
 impl Error {
     /// What every cluster has could not be made.
-    pub(super) fn of_bootstrap(what: impl Into<String>, status: Status) -> Self {
+    pub(crate) fn of_bootstrap(what: impl Into<String>, status: Status) -> Self {
         Self::Bootstrap {
             what: what.into(),
             status: Box::new(status),

@@ -1,18 +1,13 @@
-//! The certificates that this server shows: as a server, to nodes, and to aggregated servers. Its own are renewed while
+//! The certificates that this server shows: as a server, to nodes, and to aggregated servers. Its own can be renewed while
 //! it runs; those given by configuration stay as they are.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use davit_webhook::tls::ShownIdentity;
-use tokio_util::sync::CancellationToken;
 
-use super::{ApiServer, Error};
+use super::Error;
 use davit_pki::{Identity, Pki, PkiError, ServingIdentity};
-
-/// How often certificates are looked at. They are renewed a year before their end, and clocks of devices jump.
-const INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Where an identity of this server's own comes from: the one that is kept, or a new one in time.
 type Source = fn(&Pki, &[String]) -> Result<Identity, PkiError>;
@@ -33,7 +28,7 @@ pub struct ServingFiles {
 }
 
 /// What this server shows.
-pub(super) struct OwnIdentities {
+pub(crate) struct OwnIdentities {
     /// The names by which this server is reached.
     names: Vec<String>,
     serving: Option<OwnIdentity>,
@@ -44,7 +39,7 @@ pub(super) struct OwnIdentities {
 }
 
 impl OwnIdentities {
-    pub(super) fn new(
+    pub(crate) fn new(
         pki: Option<&Pki>,
         names: Vec<String>,
         serving: Option<&ServingFiles>,
@@ -75,14 +70,14 @@ impl OwnIdentities {
         })
     }
 
-    pub(super) fn serving(&self) -> Option<ServingIdentity> {
+    pub(crate) fn serving(&self) -> Option<ServingIdentity> {
         let given = self.given.as_ref().map(|(shown, _)| Arc::clone(shown));
         let own = shown(self.serving.as_ref())?;
         Some(ServingIdentity { own, given })
     }
 
     /// The files of the serving certificate that is given.
-    pub(super) fn given_files(&self) -> [Option<PathBuf>; 2] {
+    pub(crate) fn given_files(&self) -> [Option<PathBuf>; 2] {
         let files = self.given.as_ref().map(|(_, files)| files.clone());
         files.map_or([None, None], |files| {
             [Some(files.certificate), Some(files.key)]
@@ -90,23 +85,23 @@ impl OwnIdentities {
     }
 
     /// Shows what the files hold now; whether that is another certificate than before.
-    pub(super) fn read_given(&self) -> Result<bool, Error> {
+    pub(crate) fn read_given(&self) -> Result<bool, Error> {
         match &self.given {
             None => Ok(false),
             Some((shown, files)) => Ok(shown.renew(&read(files)?)?),
         }
     }
 
-    pub(super) fn kubelet_client(&self) -> Option<Arc<ShownIdentity>> {
+    pub(crate) fn kubelet_client(&self) -> Option<Arc<ShownIdentity>> {
         shown(self.kubelet_client.as_ref())
     }
 
-    pub(super) fn front_proxy(&self) -> Option<Arc<ShownIdentity>> {
+    pub(crate) fn front_proxy(&self) -> Option<Arc<ShownIdentity>> {
         shown(self.front_proxy.as_ref())
     }
 
     /// Shows what `pki` has renewed; how many that are.
-    pub(super) fn renew(&self, pki: &Pki) -> Result<usize, Error> {
+    pub(crate) fn renew(&self, pki: &Pki) -> Result<usize, Error> {
         let mut renewed = 0;
         let all = [&self.serving, &self.kubelet_client, &self.front_proxy];
         for own in all.into_iter().flatten() {
@@ -135,21 +130,4 @@ fn read(files: &ServingFiles) -> Result<Identity, Error> {
 
 fn shown(own: Option<&OwnIdentity>) -> Option<Arc<ShownIdentity>> {
     own.map(|own| Arc::clone(&own.shown))
-}
-
-/// Renews certificates in time until `cancel`.
-pub(super) async fn follow(server: &ApiServer, cancel: &CancellationToken) {
-    loop {
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            () = tokio::time::sleep(INTERVAL) => {}
-        }
-        match server.renew_certificates() {
-            Ok(0) => {}
-            Ok(renewed) => tracing::info!(renewed, "certificates of the API server were renewed"),
-            Err(error) => {
-                tracing::error!(%error, "certificates of the API server were not renewed");
-            }
-        }
-    }
 }

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 /// It starts, serves, takes its leave and ends; never back.
 #[derive(Debug)]
-pub(super) struct Lifecycle {
+pub(crate) struct Lifecycle {
     stage: AtomicU8,
     /// Cancelled at the last stage: watches and loops end.
     ended: CancellationToken,
@@ -26,7 +26,7 @@ enum Stage {
 }
 
 impl Lifecycle {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             stage: AtomicU8::new(Stage::Starting as u8),
             ended: CancellationToken::new(),
@@ -34,16 +34,16 @@ impl Lifecycle {
     }
 
     /// Everything is there that every cluster has.
-    pub(super) fn serve(&self) {
+    pub(crate) fn serve(&self) {
         self.reach(Stage::Serving);
     }
 
     /// A shutdown begins.
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.reach(Stage::Leaving);
     }
 
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.reach(Stage::Ended);
         self.ended.cancel();
     }
@@ -56,15 +56,15 @@ impl Lifecycle {
         self.stage.load(Ordering::Acquire) == stage as u8
     }
 
-    pub(super) fn is_answering(&self) -> bool {
+    pub(crate) fn is_answering(&self) -> bool {
         self.is_at(Stage::Serving) || self.is_at(Stage::Leaving)
     }
 
-    pub(super) fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.is_at(Stage::Leaving) || self.is_at(Stage::Ended)
     }
 
-    pub(super) fn ended(&self) -> &CancellationToken {
+    pub(crate) fn ended(&self) -> &CancellationToken {
         &self.ended
     }
 }

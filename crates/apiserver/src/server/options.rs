@@ -14,11 +14,11 @@ use davit_audit::AuditOptions;
 use davit_encryption::Encryption;
 use davit_flowcontrol::FlowOptions;
 use davit_listen::ConnectionLimits;
+use davit_netplan::{NodePorts, ServiceRanges};
 use davit_store::Store;
 use davit_webhook::Loopback;
 
 use super::ServingFiles;
-use crate::service_addresses::{NodePorts, ServiceRanges};
 use crate::stored_form::KubernetesForm;
 use crate::version::Build;
 use davit_pki::Identity;

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::{Context, HandlerResult};
 use crate::posted;
-use crate::proxy::{Forward, node_backend, uri};
+use crate::proxy::{self, Forward, node_backend, uri};
 use crate::server::ApiServer;
 use crate::websocket::{self, Encoding};
 
@@ -86,7 +86,7 @@ pub(super) async fn handle(
         rewrite_prefix: None,
     };
     if name != "log" {
-        return server.nodes().forward(server, forward, request).await;
+        return proxy::forward(server, forward, request).await;
     }
     // what is told over a WebSocket is told here: the node knows a plain answer only
     let session = match websocket::is_wanted(request.headers()) {
@@ -100,7 +100,7 @@ pub(super) async fn handle(
     for name in [UPGRADE, CONNECTION] {
         request.headers_mut().remove(name);
     }
-    let response = server.nodes().forward(server, forward, request).await?;
+    let response = proxy::forward(server, forward, request).await?;
     let response = checked(pod_name, response).await?;
     let Some(session) = session else {
         return Ok(response);

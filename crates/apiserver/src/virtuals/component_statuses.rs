@@ -1,10 +1,4 @@
 //! Component statuses: how the store, the controllers and the scheduler are.
-//!
-//! kube-apiserver asks for `/healthz` at the ports that kube-controller-manager and kube-scheduler have by default on its own
-//! machine. Here they may be in this process or anywhere, and one that works watches this server: that is counted.
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use davit_api::status::Status;
 use davit_registry::{ResourceInfo, selection};
@@ -16,36 +10,6 @@ use crate::handlers::{ListQuery, not_allowed};
 use crate::negotiate::Offer;
 use crate::respond::{self, Item, ListMeta};
 use crate::server::ApiServer;
-
-/// The components beside the store, and whom they are known as.
-const KNOWN: [(&str, &str); 2] = [
-    ("controller-manager", "system:kube-controller-manager"),
-    ("scheduler", "system:kube-scheduler"),
-];
-
-/// How many watches the components have open.
-#[derive(Debug, Default)]
-pub(crate) struct Components([Arc<AtomicUsize>; KNOWN.len()]);
-
-/// An open watch of a component.
-#[derive(Debug)]
-pub(crate) struct Presence(Arc<AtomicUsize>);
-
-impl Components {
-    /// Counts a watch of `user` until the answer is dropped, if it is one of the components.
-    pub(crate) fn watches(&self, user: &str) -> Option<Presence> {
-        let at = KNOWN.iter().position(|(_, known)| *known == user)?;
-        let count = Arc::clone(&self.0[at]);
-        count.fetch_add(1, Ordering::Relaxed);
-        Some(Presence(count))
-    }
-}
-
-impl Drop for Presence {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// `GET` of one or all.
 pub(super) async fn handle(
@@ -82,11 +46,10 @@ pub(super) async fn handle(
 }
 
 async fn statuses(server: &ApiServer) -> Vec<Value> {
-    let mut all: Vec<Value> = KNOWN
-        .iter()
-        .zip(&server.components().0)
-        .map(|((name, user), watches)| {
-            let works = watches.load(Ordering::Relaxed) > 0;
+    let mut all: Vec<Value> = server
+        .components()
+        .states()
+        .map(|(name, user, works)| {
             status(
                 name,
                 works,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::{Native, failed, no_overload, time};
 use crate::error::EvalError;
-use crate::interpreter::insert;
 use crate::value::{Key, List, ListKind, Value, same_keys};
 
 pub(super) fn find(name: &str, member: bool) -> Option<Native> {
@@ -148,13 +147,13 @@ pub(crate) fn map_insert(values: Vec<Value>) -> Result<Value, EvalError> {
     let mut values = values.into_iter();
     match (values.next(), values.next(), values.next()) {
         (Some(Value::Map(mut map)), Some(key), Some(value)) => {
-            insert(Arc::make_mut(&mut map), &key, value)?;
+            Arc::make_mut(&mut map).insert(&key, value)?;
             Ok(Value::Map(map))
         }
         (Some(Value::Map(mut map)), Some(Value::Map(more)), None) => {
             let into = Arc::make_mut(&mut map);
             for (key, value) in &more.entries {
-                insert(into, &key.value(), value.clone())?;
+                into.insert(&key.value(), value.clone())?;
             }
             Ok(Value::Map(map))
         }

@@ -5,9 +5,8 @@ use std::borrow::Cow;
 use regex::{Regex, RegexBuilder};
 
 use super::strings::text;
-use super::{Native, failed};
+use super::{Context, Native, failed};
 use crate::error::EvalError;
-use crate::interpreter::Context;
 use crate::value::Value;
 
 pub(super) fn find(name: &str, member: bool) -> Option<Native> {

@@ -1,6 +1,7 @@
 //! Flags of the controllers, and of all that runs against an API server elsewhere.
 
-use super::{BalancerRange, DefaultStorageClass, GateFlags, LoadBalancer};
+use super::{BalancerRange, DefaultStorageClass, LoadBalancer};
+use crate::features::GateFlags;
 use crate::pod_ranges::{ClusterCidrs, NodeSizes};
 use std::path::PathBuf;
 

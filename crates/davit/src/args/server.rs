@@ -1,34 +1,9 @@
 //! Flags of the API server.
 
 use crate::access::AccessOptions;
-use davit_api::features::Features;
+use crate::features::GateFlags;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
-
-/// Where the store is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum StoreKind {
-    /// In the data directory.
-    Embedded,
-    /// An etcd cluster, by its URLs.
-    Etcd(Vec<davit_etcd::EndpointUrl>),
-}
-
-impl FromStr for StoreKind {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once('=') {
-            None if text == "embedded" => Ok(Self::Embedded),
-            Some(("etcd", urls)) => {
-                let urls: Result<_, _> = urls.split(',').map(str::parse).collect();
-                urls.map(Self::Etcd)
-                    .map_err(|error: davit_etcd::EndpointError| error.to_string())
-            }
-            _ => Err("expected `embedded` or `etcd=URL[,URL...]`".to_owned()),
-        }
-    }
-}
 
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "API server")]
@@ -88,19 +63,6 @@ pub(crate) struct ServerOptions {
     /// Serve the web page at /console
     #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(crate) console: bool,
-}
-
-/// The gates of a command that has no configuration file for them.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct GateFlags {
-    /// Feature gates, by Kubernetes' names (`davit features` lists them); those of fields are the API server's
-    #[arg(
-        long,
-        value_name = "K=V,...",
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub(crate) feature_gates: Features,
 }
 
 #[derive(Debug, Clone, clap::Args)]

@@ -2,12 +2,12 @@
 
 use super::{orphans, pod_informer, static_pods::StaticPods};
 use crate::context::Context;
-use crate::worker::{Input, Worker};
+use crate::worker::Worker;
+use crate::worker_input::{WorkerInput, WorkerInputs};
 use davit_client::{Change, Informer};
 use davit_pods::pod::{CONFIG_MIRROR, PodExt};
 use davit_task::guard_async;
 use k8s_openapi::api::core::v1::Pod;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +19,10 @@ const RECONCILE: Duration = Duration::from_secs(30);
 /// How often the directory of static pods is read.
 const STATIC: Duration = Duration::from_secs(2);
 
-/// The inputs of the running workers by pod UID.
-pub(crate) type Inputs = Arc<Mutex<HashMap<String, Arc<Input>>>>;
-
 /// Starts and informs workers.
 pub(super) struct Dispatcher {
     ctx: Arc<Context>,
-    inputs: Inputs,
+    inputs: WorkerInputs,
     workers: JoinSet<()>,
     /// Pod UIDs by task, to find the pod of a worker that panicked.
     uids: HashMap<tokio::task::Id, String>,
@@ -35,8 +32,8 @@ pub(super) struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub(super) fn new(ctx: Arc<Context>, cancel: CancellationToken) -> (Inputs, Self) {
-        let inputs = Inputs::default();
+    pub(super) fn new(ctx: Arc<Context>, cancel: CancellationToken) -> (WorkerInputs, Self) {
+        let inputs = WorkerInputs::default();
         let statics = StaticPods::new(ctx.clone());
         let this = Self {
             ctx,
@@ -108,7 +105,7 @@ impl Dispatcher {
             input.update(pod.clone());
             return;
         }
-        let input = Arc::new(Input::new(pod.clone()));
+        let input = Arc::new(WorkerInput::new(pod.clone()));
         inputs.insert(uid.clone(), input.clone());
         drop(inputs);
         self.ctx.pods.set(pod);

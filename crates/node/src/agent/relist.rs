@@ -1,10 +1,10 @@
 //! What happens without anybody telling: containers that end, devices whose health changes, logs that grow.
 
-use super::dispatch::Inputs;
 use crate::context::Context;
 use crate::logs::{LogFile, rotate_if_large};
 use crate::metrics::ContainerState;
 use crate::runtime_state::{State, keys};
+use crate::worker_input::WorkerInputs;
 use davit_oci::runtime::Error;
 use davit_proto::cri::v1 as cri;
 use std::collections::{BTreeSet, HashMap};
@@ -24,7 +24,7 @@ const GATHER: Duration = Duration::from_millis(5);
 
 /// Lists the runtime's containers each second, and when it says that something changed; wakes the workers of pods where
 /// it did.
-pub(super) async fn run(ctx: Arc<Context>, inputs: Inputs, cancel: CancellationToken) {
+pub(super) async fn run(ctx: Arc<Context>, inputs: WorkerInputs, cancel: CancellationToken) {
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut before = Seen::new();
@@ -124,7 +124,7 @@ fn changes(before: &Seen, now: &Seen) -> BTreeSet<String> {
     out
 }
 
-fn wake(inputs: &Inputs, uids: &BTreeSet<String>) {
+fn wake(inputs: &WorkerInputs, uids: &BTreeSet<String>) {
     let inputs = inputs.lock();
     for uid in uids {
         if let Some(input) = inputs.get(uid) {
@@ -134,7 +134,11 @@ fn wake(inputs: &Inputs, uids: &BTreeSet<String>) {
 }
 
 /// Wakes the workers of pods that hold a device whose health changed.
-pub(super) async fn watch_devices(ctx: Arc<Context>, inputs: Inputs, cancel: CancellationToken) {
+pub(super) async fn watch_devices(
+    ctx: Arc<Context>,
+    inputs: WorkerInputs,
+    cancel: CancellationToken,
+) {
     loop {
         tokio::select! {
             () = cancel.cancelled() => return,

@@ -12,6 +12,7 @@ use super::*;
 use fake_api::FakeApi;
 use fake_runtime::FakeRuntime;
 use serde_json::{Value, json};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 use tokio::task::JoinHandle;
 

@@ -1,7 +1,7 @@
 //! What is kept from pods, and how pods are held to the rest.
 
 use super::{ConfigError, KubeletConfig, bytes, value, wrong};
-use crate::agent::NodeOptions;
+use crate::options::NodeOptions;
 use davit_api::quantity::Quantity;
 use davit_pods::resources::Amounts;
 use davit_topology::CpuSet;

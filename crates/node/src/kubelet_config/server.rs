@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::{ConfigError, KubeletConfig, value, wrong};
-use crate::agent::NodeOptions;
-use crate::server::Authorize;
+use crate::access::Authorize;
+use crate::options::NodeOptions;
 use davit_pods::durations;
 
 /// `authentication`.

@@ -1,7 +1,7 @@
 //! Files as people and kubeadm write them.
 
 use super::*;
-use crate::server::Authorize;
+use crate::access::Authorize;
 use davit_pods::resources::Amounts;
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
@@ -115,7 +115,7 @@ registerWithTaints: [{{key: example.com/gpu, value: a, effect: NoSchedule}}]
         ca.display()
     );
     let options = options(&text).unwrap();
-    let defaults = crate::server::AccessOptions::default();
+    let defaults = crate::access::AccessOptions::default();
     assert_eq!(options.access, defaults);
     assert_eq!(options.client_ca.as_deref(), Some(b"the CA".as_slice()));
     assert_eq!(options.cgroup_driver, CgroupDriver::Systemd);

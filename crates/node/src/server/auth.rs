@@ -1,52 +1,12 @@
 //! Who calls the node server, and what they may do.
 
+use crate::access::{AccessOptions, Authorize};
 use davit_client::subject::Subject;
 use davit_client::{AccessAttributes, Reviewed, Reviews};
 use http::{HeaderMap, Method, header};
 use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
-use std::time::Duration;
-
-/// Whose word is taken (KubeletConfiguration `authentication` and `authorization`,
-/// <https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/>). The defaults are the file's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AccessOptions {
-    /// Who shows nothing is `system:anonymous`.
-    pub anonymous: bool,
-    /// The API server is asked whose a bearer token is; else none is taken.
-    pub tokens: bool,
-    /// How long its answer is kept.
-    pub token_for: Duration,
-    /// Who decides.
-    pub authorize: Authorize,
-    /// How long a yes is kept.
-    pub allowed_for: Duration,
-    /// How long a no is kept.
-    pub denied_for: Duration,
-}
-
-/// Who decides what callers may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Authorize {
-    /// The API server, by SubjectAccessReview.
-    Webhook,
-    /// Nobody: whoever is known may do everything.
-    AlwaysAllow,
-}
-
-impl Default for AccessOptions {
-    fn default() -> Self {
-        Self {
-            anonymous: false,
-            tokens: true,
-            token_for: Duration::from_secs(2 * 60),
-            authorize: Authorize::Webhook,
-            allowed_for: Duration::from_secs(5 * 60),
-            denied_for: Duration::from_secs(30),
-        }
-    }
-}
 
 /// An authenticated caller.
 #[derive(Debug, Clone, PartialEq, Eq)]

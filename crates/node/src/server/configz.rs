@@ -4,9 +4,9 @@
 //! What davit does not build has the value that says so: `podPidsLimit: -1`. The parts of
 //! `kubeReserved` and `systemReserved` are known as their sum only and stand under `systemReserved`.
 
-use crate::agent::NodeOptions;
+use crate::access::Authorize;
 use crate::context::Context;
-use crate::server::Authorize;
+use crate::options::NodeOptions;
 use davit_pods::durations;
 use davit_streaming::Body;
 use davit_topology::PolicyKind;

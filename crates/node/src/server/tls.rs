@@ -1,7 +1,6 @@
 //! The node server's certificates.
 
 use super::serving::Serving;
-use crate::agent::serving_names;
 use crate::context::Context;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
@@ -74,7 +73,7 @@ pub(super) fn server_config(
         None => {
             let (certificate, key) = match &ctx.options.serving_certificate {
                 Some(pair) => pair.clone(),
-                None => self_signed(&ctx.paths.pki(), &serving_names(&ctx.options))?,
+                None => self_signed(&ctx.paths.pki(), &ctx.options.serving_names())?,
             };
             let chain = CertificateDer::pem_slice_iter(&certificate);
             let chain = chain.collect::<Result<Vec<_>, _>>()?;

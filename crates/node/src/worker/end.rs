@@ -1,9 +1,10 @@
 //! The end of a pod: hooks, signals, clean-up, the last status, removal.
 
-use super::{Desired, Next, Stage, Worker};
+use super::{Next, Stage, Worker};
 use crate::context::Context;
 use crate::hooks::run_hook;
 use crate::runtime_state::{ContainerRecord, PodRuntime, keys};
+use crate::worker_input::{Desired, WorkerInput};
 use davit_beneath::{Links, Root};
 use davit_oci::runtime::Error;
 use davit_pods::pod::{PodExt, Role};
@@ -216,7 +217,7 @@ impl Worker {
 }
 
 /// Resolves when the pod's grace period has become shorter than `grace`.
-async fn wait_for_shorter(input: &super::Input, grace: Duration) {
+async fn wait_for_shorter(input: &WorkerInput, grace: Duration) {
     loop {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let Desired { pod, .. } = input.read();

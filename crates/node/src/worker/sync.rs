@@ -3,7 +3,7 @@
 use super::devices::Outcome;
 use super::{Next, RESYNC, Stage, Worker};
 use crate::admission::Refusal;
-use crate::agent::csi_drivers;
+use crate::csi_drivers;
 use crate::plan::{self, Kill, KillReason, Plan, Sandbox, Start};
 use crate::runtime_state::PodRuntime;
 use crate::status::NodeDecision;

@@ -135,7 +135,7 @@ async fn only_those_who_may_are_answered() {
 async fn nobody_and_everybody_may_be_let_in() {
     let mut node = Node::start_as(|options| {
         options.access.anonymous = true;
-        options.access.authorize = server::Authorize::AlwaysAllow;
+        options.access.authorize = crate::access::Authorize::AlwaysAllow;
     })
     .await;
     let ask = async |headers: &[(&str, &str)]| {

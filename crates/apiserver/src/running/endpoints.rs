@@ -12,11 +12,8 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::bootstrap::{self, KUBERNETES, ensure};
-use super::{ApiServer, Error};
+use crate::server::{ApiServer, Error, LEASES};
 
-/// Below this there is a key for each server that serves, by its address, as kube-apiserver keeps it: an Endpoints object that
-/// goes by itself where the store can do that.
-pub(super) const LEASES: &str = "/registry/masterleases/";
 /// How long a server counts that does not renew its key.
 const TTL: Duration = Duration::from_secs(15);
 /// The address endpoints name when the server listens on loopback only, which endpoints may not.
@@ -234,7 +231,7 @@ fn reachable(server: &ApiServer, listens: SocketAddr) -> (String, u16) {
     let family = family_of(server);
     let fits = |ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified() && Family::of(*ip) == family;
     let address = server
-        .addresses
+        .addresses()
         .advertised
         .filter(fits)
         .or_else(|| Some(listens.ip()).filter(fits))

@@ -7,7 +7,8 @@ use std::time::Duration;
 use davit_store::Error as StoreError;
 
 use super::endpoints::{self, Peers};
-use super::{ApiServer, Error, joining};
+use super::joining;
+use crate::server::{ApiServer, Error};
 
 /// How often the cluster's own objects are looked at (kube-apiserver's endpoint reconciler).
 const INTERVAL: Duration = Duration::from_secs(10);

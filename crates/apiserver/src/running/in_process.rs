@@ -11,11 +11,19 @@ use futures::future::BoxFuture;
 use http::{Request, Response};
 use http_body::Body;
 
-use super::ApiServer;
-use crate::body::{BoxError, ResponseBody, request_body};
-use crate::pipeline::Caller;
+use crate::body::{BoxError, RequestBody, ResponseBody, request_body};
+use crate::pipeline::{self, Caller};
+use crate::server::ApiServer;
 
 impl ApiServer {
+    pub(super) fn answer<'a>(
+        self: &'a Arc<Self>,
+        request: Request<RequestBody>,
+        caller: Caller,
+    ) -> BoxFuture<'a, Response<ResponseBody>> {
+        pipeline::run(self, request, caller).boxed()
+    }
+
     /// Answers a request of `user` inside the process: no TLS, no socket, everything else as on
     /// the wire. Watches and logs stream in the response's body; upgrades need a socket.
     pub async fn call<B>(

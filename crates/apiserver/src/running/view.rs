@@ -12,8 +12,8 @@ use davit_registry::Registry;
 use davit_webhook::Webhooks;
 use serde_json::{Value, json};
 
-use super::ApiServer;
 use crate::ownership::Tracking;
+use crate::server::ApiServer;
 use crate::writes::{Author, Writer};
 
 #[async_trait]

@@ -9,7 +9,7 @@ use davit_access::ANONYMOUS;
 use serde_json::{Value, json};
 
 use super::bootstrap::ensure;
-use super::{ApiServer, Error};
+use crate::server::{ApiServer, Error};
 use crate::version::{MAJOR, MINOR};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -86,7 +86,7 @@ async fn cluster_info(server: &Arc<ApiServer>, serving: &BTreeSet<String>) -> Re
     let others = serving
         .iter()
         .map(|ip| format!("    server: https://{ip}:"));
-    let others: Vec<String> = others.filter(|_| server.shares_store).collect();
+    let others: Vec<String> = others.filter(|_| server.shares_store()).collect();
     let current = |map: &Value| {
         let held = map["data"]["kubeconfig"].as_str().unwrap_or_default();
         held == kubeconfig || held.contains(&ca) && others.iter().any(|other| held.contains(other))
@@ -200,7 +200,7 @@ fn kubelet(server: &ApiServer) -> Value {
         "rotateCertificates": true,
         "staticPodPath": "/etc/kubernetes/manifests",
     });
-    if server.judges_nodes {
+    if server.judges_nodes() {
         config["serverTLSBootstrap"] = json!(true);
     }
     config

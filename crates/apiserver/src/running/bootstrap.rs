@@ -5,12 +5,13 @@ use std::sync::Arc;
 use davit_access::authn::RequestHeader;
 use davit_admission::SYSTEM_CLASSES;
 use davit_api::status::{Reason, Status};
+use davit_netplan::ServiceRanges;
 use davit_registry::object;
 use serde_json::{Value, json};
 
-use super::{ApiServer, Error, shared_keys};
+use super::shared_keys;
 use crate::ownership::Tracking;
-use crate::service_addresses::ServiceRanges;
+use crate::server::{ApiServer, Error};
 use crate::writes::Author;
 use davit_pki::FRONT_PROXY_CLIENT;
 
@@ -25,7 +26,7 @@ const RANGES: &str = "servicecidrs";
 /// Namespaces, system priority classes, what aggregated API servers need to know.
 pub(super) async fn objects(server: &Arc<ApiServer>) -> Result<(), Error> {
     same_range(server).await?;
-    if server.shares_store {
+    if server.shares_store() {
         shared_keys::check(server).await?;
     }
     for name in NAMESPACES {

@@ -1,7 +1,6 @@
 //! Keeps the table of backends and their tasks in step with the APIServices.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -10,8 +9,8 @@ use futures::FutureExt;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::backend::Backend;
-use super::{GROUP, GroupVersion, PLURAL, availability, documents, register, set_available};
+use super::{GROUP, PLURAL, availability, register, set_available};
+use crate::aggregation::{Backend, GroupVersion, documents};
 use crate::server::ApiServer;
 
 /// Backends are looked at this often when nothing happens.
@@ -106,7 +105,7 @@ async fn reconcile(
         if object.pointer("/metadata/deletionTimestamp").is_some() {
             continue;
         }
-        let identity = aggregation.identity.clone();
+        let identity = aggregation.identity();
         let Some(new) = Backend::new(object, server.webhooks(), identity) else {
             continue;
         };
@@ -126,7 +125,7 @@ async fn reconcile(
     aggregation.replace(table);
     let complete = register::sync(server, &objects).await;
     if complete {
-        aggregation.registered.store(true, Ordering::Release);
+        aggregation.set_registered();
     }
     complete
 }

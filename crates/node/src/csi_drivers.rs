@@ -18,7 +18,7 @@ const SOON: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_secs(10);
 
 /// Makes the node's CSINode, which every node has, on one that mounts nothing.
-pub(super) async fn announce(ctx: Arc<Context>, cancel: CancellationToken) {
+pub(crate) async fn announce(ctx: Arc<Context>, cancel: CancellationToken) {
     tokio::select! { () = cancel.cancelled() => {} () = initialize(&ctx) => cancel.cancelled().await }
 }
 
@@ -31,7 +31,7 @@ async fn initialize(ctx: &Context) {
 }
 
 /// Makes the node's CSINode, then has drivers unstage what no pod uses and say how many volumes they take, until `cancel`.
-pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
+pub(crate) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
     let mut tasks = JoinSet::new();
     let objects = Informer::<CSIDriver>::spawn(
         Api::all(ctx.client.clone()),

@@ -16,8 +16,8 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::ApiServer;
 use crate::body::{ResponseBody, request_body};
+use crate::server::ApiServer;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const DRAIN: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ pub(super) async fn serve(
     cancel: CancellationToken,
 ) {
     let mut tasks = JoinSet::new();
-    let connections = Connections::new(server.limits.connections);
+    let connections = Connections::new(server.limits().connections);
     let connected = |socket, lease| {
         let (server, tls) = (Arc::clone(&server), tls.clone());
         connection(server, socket, lease, tls, cancel.child_token())
@@ -82,7 +82,7 @@ async fn connection(
     };
     let shown = stream.get_ref().1.peer_certificates();
     let identity = Arc::new(ConnectionIdentity::new(shown, peer));
-    let builder = davit_listen::http(server.limits.http);
+    let builder = davit_listen::http(server.limits().http);
     // Cancelled: the client shall find itself another server.
     let away = cancel.child_token();
     let (of_requests, sent_away) = (lease.clone(), away.clone());
@@ -90,7 +90,7 @@ async fn connection(
         let (server, identity) = (Arc::clone(&server), Arc::clone(&identity));
         let (exchange, away) = (of_requests.begin(), away.clone());
         async move {
-            let chance = server.limits.goaway_chance;
+            let chance = server.limits().goaway_chance;
             let is_chosen = request.version() == Version::HTTP_2 && rand::random::<f64>() < chance;
             let response = answer(&server, request, identity, &exchange).await;
             if is_chosen {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{ApiServer, bootstrap};
+use super::bootstrap;
+use crate::server::ApiServer;
 
 /// How often files are looked at. Their content is compared: mounted files change by symbolic
 /// links, which times do not tell reliably.
@@ -26,8 +27,8 @@ pub(super) async fn follow(server: &Arc<ApiServer>, cancel: &CancellationToken) 
                 server.authenticator().reload();
             }
         ),
-        any(server.identities.given_files(), cancel, || {
-            match server.identities.read_given() {
+        any(server.identities().given_files(), cancel, || {
+            match server.identities().read_given() {
                 Ok(_) => tracing::info!("the serving certificate was read again"),
                 Err(error) => tracing::error!(%error, "the serving certificate stays as it was"),
             }

@@ -6,10 +6,7 @@ use std::sync::Arc;
 use davit_store::{Error as StoreError, Write};
 use sha2::{Digest, Sha256};
 
-use super::{ApiServer, Error};
-
-/// Holds a hash of the keys of those that share the store.
-pub(super) const KEY: &str = "/registry/davit.dev/keys";
+use crate::server::{ApiServer, Error, KEYS};
 
 /// Compares the keys with those of the servers that are there already.
 ///
@@ -34,7 +31,11 @@ pub(super) async fn check(server: &Arc<ApiServer>) -> Result<(), Error> {
         // writing to a String cannot fail
         let _ = write!(own, "{byte:02x}");
     }
-    match server.store().commit(Write::create(KEY, own.clone())).await {
+    match server
+        .store()
+        .commit(Write::create(KEYS, own.clone()))
+        .await
+    {
         Ok(_) => Ok(()),
         Err(StoreError::Conflict {
             current: Some(held),

@@ -9,7 +9,8 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::{ApiServer, Error, endpoints, identities, identity_lease, listen, publish, reload};
+use super::{endpoints, identity_lease, listen, publish, reload, renewal};
+use crate::server::{ApiServer, Error};
 
 /// Between looks at the claims on node ports.
 const NODE_PORTS: Duration = Duration::from_secs(3 * 60);
@@ -36,8 +37,8 @@ impl ApiServer {
     ) -> Result<(), Error> {
         let acceptor = self.acceptor()?;
         let address = listener.local_addr().map_err(Error::Listener)?;
-        self.addresses.listens_at(address);
-        let mut peers = endpoints::Peers::new(self.shares_store);
+        self.addresses().listens_at(address);
+        let mut peers = endpoints::Peers::new(self.shares_store());
         let published = publish::now(&self, address, &mut peers).await?;
         let stopping = Arc::clone(&self);
         let closing = CancellationToken::new();
@@ -45,9 +46,9 @@ impl ApiServer {
         let end_watches = async move {
             cancel.cancelled().await;
             // load balancers learn of it before anybody is turned away
-            stopping.lifecycle.leave();
-            tokio::time::sleep(stopping.limits.shutdown_delay).await;
-            stopping.lifecycle.end();
+            stopping.lifecycle().leave();
+            tokio::time::sleep(stopping.limits().shutdown_delay).await;
+            stopping.lifecycle().end();
             close.cancel();
         };
         let server = Arc::clone(&self);
@@ -57,16 +58,16 @@ impl ApiServer {
             identity_lease::keep(&self),
             self.repair_node_ports(),
             reload::follow(&self, self.shutdown()),
-            identities::follow(&self, self.shutdown()),
+            renewal::follow(&self, self.shutdown()),
             end_watches
         );
-        if tokio::time::timeout(DRAIN, self.nodes.drained())
+        if tokio::time::timeout(DRAIN, self.nodes().drained())
             .await
             .is_err()
         {
             tracing::debug!("forwarded connections still open after the drain time");
         }
-        if let Some(auditor) = &self.auditor {
+        if let Some(auditor) = self.auditor() {
             auditor.close(DRAIN).await;
         }
         Ok(())
@@ -79,7 +80,7 @@ impl ApiServer {
                 () = self.shutdown().cancelled() => return,
                 () = tokio::time::sleep(NODE_PORTS) => {}
             }
-            if let Err(status) = self.service_addresses.repair_ports(self).await {
+            if let Err(status) = self.service_addresses().repair_ports(self).await {
                 tracing::warn!(error = status.message, "the claims on node ports");
             }
         }
@@ -105,15 +106,15 @@ impl ApiServer {
     ) -> Result<(), Error> {
         let acceptor = self.acceptor()?;
         let address = listener.local_addr().map_err(Error::Listener)?;
-        self.addresses.pods_reach(address);
+        self.addresses().pods_reach(address);
         listen::serve(Arc::clone(&self), listener, acceptor, cancel).await;
         Ok(())
     }
 
     /// What the server shows to whoever connects.
     fn acceptor(&self) -> Result<TlsAcceptor, Error> {
-        let pki = self.pki.as_ref().ok_or(Error::NoDataDir)?;
-        let identity = self.identities.serving().ok_or(Error::NoDataDir)?;
+        let pki = self.pki().ok_or(Error::NoDataDir)?;
+        let identity = self.identities().serving().ok_or(Error::NoDataDir)?;
         let config = davit_pki::server_config(identity, pki.ca_certificate())?;
         Ok(TlsAcceptor::from(Arc::new(config)))
     }

@@ -3,18 +3,16 @@
 //! <https://kubernetes.io/docs/concepts/architecture/leases/#api-server-identity>
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use davit_api::status::{Reason, Status};
 use davit_registry::{Snapshot, object};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use super::ApiServer;
 use crate::ownership::Tracking;
+use crate::server::{ApiServer, NAME};
 use crate::writes::{Author, DeleteOptions, Preconditions, Writer};
 use davit_pki::host_name;
 
@@ -23,46 +21,15 @@ const LEASES: &str = "leases";
 const NAMESPACE: &str = "kube-system";
 /// Whose lease it is (a label).
 const IDENTITY: &str = "apiserver.kubernetes.io/identity";
-const NAME: &str = "kube-apiserver";
 /// How long a server counts that does not renew its lease, and between looks for such ones.
 const LIFE: i64 = 3600;
 const RENEW: Duration = Duration::from_secs(10);
 const SWEEP: Duration = Duration::from_secs(3600);
 
-/// The name of a server's lease: the same after a restart, another one for any other host or data directory.
-pub(super) fn name(data_dir: Option<&Path>) -> String {
-    let host = host_name().unwrap_or_default();
-    let dir = data_dir
-        .map(|dir| dir.display().to_string())
-        .unwrap_or_default();
-    let mut hash = Sha256::new();
-    for part in [&*host, NAME, &dir] {
-        hash.update(part.len().to_be_bytes());
-        hash.update(part);
-    }
-    format!("apiserver-{}", base32(&hash.finalize()[..16]))
-}
-
-/// RFC 4648, in lower case and without padding.
-fn base32(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-    let bits = bytes
-        .iter()
-        .flat_map(|byte| (0..8).rev().map(move |at| byte >> at & 1));
-    let bits: Vec<u8> = bits.collect();
-    let five = |bits: &[u8]| {
-        let number = (0..5).fold(0, |number, at| {
-            number << 1 | bits.get(at).copied().unwrap_or(0)
-        });
-        char::from(ALPHABET[usize::from(number)])
-    };
-    bits.chunks(5).map(five).collect()
-}
-
 /// Keeps the lease until the server stops.
 pub(super) async fn keep(server: &Arc<ApiServer>) {
-    let (name, host) = (&server.identity, host_name().unwrap_or_default());
-    let mut holder = name.clone();
+    let (name, host) = (server.identity(), host_name().unwrap_or_default());
+    let mut holder = name.to_owned();
     // writing to a String cannot fail
     let _ = write!(holder, "_{}", uuid::Uuid::new_v4());
     let mut swept: Option<Instant> = None;
@@ -181,18 +148,6 @@ fn is_over(lease: &Value, now: jiff::Timestamp) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_those_of_kubernetes() {
-        // RFC 4648, section 10
-        assert_eq!(base32(b"foobar"), "mzxw6ytboi");
-        assert_eq!(base32(b"fooba"), "mzxw6ytb");
-        assert_eq!(base32(b"f"), "my");
-        let here = name(Some(Path::new("/data")));
-        assert_eq!(here.len(), "apiserver-".len() + 26);
-        assert_eq!(here, name(Some(Path::new("/data"))));
-        assert_ne!(here, name(None));
-    }
 
     #[test]
     fn leases_run_out() {

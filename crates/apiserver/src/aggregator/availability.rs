@@ -7,11 +7,9 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use serde_json::Value;
 
-use super::backend::Backend;
+use crate::aggregation::Backend;
 use crate::server::ApiServer;
 
-/// Who the aggregator is towards backends.
-pub(crate) const USER: &str = "system:kube-aggregator";
 /// One attempt may take this long.
 const ATTEMPT: Duration = Duration::from_secs(5);
 /// Attempts made at the same time; they meet different endpoints.
