@@ -10,6 +10,7 @@ mod docs;
 mod kinds;
 mod layers;
 mod modules;
+mod names;
 mod paths;
 mod proto;
 mod source;
@@ -35,6 +36,7 @@ fn main() -> Result<()> {
         ["proto"] => proto::run(),
         ["layers"] => layers::run()
             .and_then(|()| modules::run(&root))
+            .and_then(|()| names::run(&root))
             .and_then(|()| paths::run(&root)),
         _ => bail!(
             "usage: cargo xtask kinds --from FILE | proto | layers | console [--check] | docs | reference [--check] | \

@@ -29,7 +29,7 @@ const CIRCLE: usize = 5;
 const CIRCLES: &[(&str, &str, usize)] = &[];
 
 /// What is not written by hand.
-const GENERATED: &str = "generated";
+pub(crate) const GENERATED: &str = "generated";
 
 /// A module by the names on its path; the crate's root has none.
 type Name = Vec<String>;
@@ -51,15 +51,10 @@ struct Circle {
 
 /// Checks all crates; the error lists those that are too big and the circles of too many modules.
 pub(crate) fn run(root: &Path) -> Result<()> {
-    let folder = root.join("crates");
-    let mut crates = Vec::new();
-    for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
-        crates.push(entry?.file_name().to_string_lossy().into_owned());
-    }
-    crates.sort();
+    let crates = crates(root)?;
     let mut wrong = Vec::new();
     for name in &crates {
-        let modules = modules(&folder.join(name).join("src"))?;
+        let modules = modules(&root.join("crates").join(name).join("src"))?;
         let lines = modules.values().map(|module| module.lines).sum();
         wrong.extend(size_objection(name, lines));
         wrong.extend(circle_objections(name, &circles(&modules)));
@@ -72,6 +67,17 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         "sizes and circles of imports (exceptions stand in xtask/src/modules.rs):\n  {}",
         wrong.join("\n  ")
     )
+}
+
+/// The names of the folders below `crates`, in order.
+pub(crate) fn crates(root: &Path) -> Result<Vec<String>> {
+    let folder = root.join("crates");
+    let mut crates = Vec::new();
+    for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        crates.push(entry?.file_name().to_string_lossy().into_owned());
+    }
+    crates.sort();
+    Ok(crates)
 }
 
 /// The modules of a crate by name.

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
-use syn::{Attribute, ItemFn, ItemImpl, ItemMod, ItemUse, Macro, UseTree};
+use syn::{
+    Attribute, Ident, ItemEnum, ItemFn, ItemImpl, ItemMod, ItemStruct, ItemTrait, ItemType,
+    ItemUse, Macro, UseTree, Visibility,
+};
 
 /// One source file.
 #[derive(Debug, Default)]
@@ -14,6 +17,8 @@ pub(crate) struct Source {
     pub(crate) lines: usize,
     /// The paths that its code names, as they are written.
     pub(crate) paths: BTreeSet<Vec<String>>,
+    /// The types that it makes for everybody (`pub`).
+    pub(crate) types: BTreeSet<String>,
     /// What it imports, by the name it has here.
     pub(crate) imports: BTreeMap<String, Vec<String>>,
 }
@@ -48,6 +53,12 @@ impl Source {
             self.lines = self.lines.saturating_sub(lines);
         }
         out
+    }
+
+    fn make(&mut self, name: &Ident, visibility: &Visibility) {
+        if matches!(visibility, Visibility::Public(_)) {
+            self.types.insert(name.to_string());
+        }
     }
 
     fn import(&mut self, tree: &UseTree, before: &[String]) {
@@ -97,6 +108,26 @@ impl<'ast> Visit<'ast> for Source {
         if !self.leaves_out(&item.attrs, item) {
             self.import(&item.tree, &[]);
         }
+    }
+
+    fn visit_item_struct(&mut self, item: &'ast ItemStruct) {
+        self.make(&item.ident, &item.vis);
+        visit::visit_item_struct(self, item);
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast ItemEnum) {
+        self.make(&item.ident, &item.vis);
+        visit::visit_item_enum(self, item);
+    }
+
+    fn visit_item_trait(&mut self, item: &'ast ItemTrait) {
+        self.make(&item.ident, &item.vis);
+        visit::visit_item_trait(self, item);
+    }
+
+    fn visit_item_type(&mut self, item: &'ast ItemType) {
+        self.make(&item.ident, &item.vis);
+        visit::visit_item_type(self, item);
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {

@@ -142,10 +142,10 @@ impl Owner {
     {
         let api: kube::Api<K> = kube::Api::namespaced(client.clone(), &self.namespace);
         let (kind, name) = (&self.reference.kind, &self.reference.name);
-        let found = api.get_opt(name).await;
+        let found = api.get_metadata_opt(name).await;
         let found = found.context(|| format!("get {kind} {}/{name}", self.namespace))?;
         Ok(found.is_some_and(|owner| {
-            let meta = owner.meta();
+            let meta = owner.metadata;
             meta.uid.as_ref() == Some(&self.reference.uid) && meta.deletion_timestamp.is_none()
         }))
     }

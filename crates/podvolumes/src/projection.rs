@@ -50,11 +50,21 @@ impl Files {
     }
 }
 
+/// Which keys of an object become files, and what holds for them unless a key says otherwise.
 struct Selection<'a> {
     items: Option<&'a Vec<KeyToPath>>,
     mode: i32,
     optional: bool,
-    kind: &'static str,
+}
+
+impl<'a> Selection<'a> {
+    fn new(items: Option<&'a Vec<KeyToPath>>, mode: Option<i32>, optional: Option<bool>) -> Self {
+        Self {
+            items,
+            mode: mode.unwrap_or(DEFAULT_MODE),
+            optional: optional == Some(true),
+        }
+    }
 }
 
 pub(super) async fn config_map(
@@ -63,12 +73,7 @@ pub(super) async fn config_map(
     objects: &dyn ObjectSource,
     files: &mut Files,
 ) -> Result<(), Cause> {
-    let selection = Selection {
-        items: source.items.as_ref(),
-        mode: source.default_mode.unwrap_or(DEFAULT_MODE),
-        optional: source.optional == Some(true),
-        kind: "config",
-    };
+    let selection = Selection::new(source.items.as_ref(), source.default_mode, source.optional);
     config_map_files(pod, &source.name, &selection, objects, files).await
 }
 
@@ -78,20 +83,9 @@ pub(super) async fn secret(
     objects: &dyn ObjectSource,
     files: &mut Files,
 ) -> Result<(), Cause> {
-    let selection = Selection {
-        items: source.items.as_ref(),
-        mode: source.default_mode.unwrap_or(DEFAULT_MODE),
-        optional: source.optional == Some(true),
-        kind: "secret",
-    };
-    secret_files(
-        pod,
-        source.secret_name.as_deref().unwrap_or_default(),
-        &selection,
-        objects,
-        files,
-    )
-    .await
+    let selection = Selection::new(source.items.as_ref(), source.default_mode, source.optional);
+    let name = source.secret_name.as_deref().unwrap_or_default();
+    secret_files(pod, name, &selection, objects, files).await
 }
 
 async fn config_map_files(
@@ -116,7 +110,7 @@ async fn config_map_files(
             .into_iter()
             .map(|(k, v)| (k, v.0)),
     );
-    select(data, selection, files)
+    select(data, selection, "config", files)
 }
 
 async fn secret_files(
@@ -131,7 +125,7 @@ async fn secret_files(
     };
     let data = secret.data.unwrap_or_default();
     let data = data.into_iter().map(|(k, v)| (k, v.0)).collect();
-    select(data, selection, files)
+    select(data, selection, "secret", files)
 }
 
 fn missing(selection: &Selection<'_>, kind: &'static str, name: &str) -> Result<(), Cause> {
@@ -153,7 +147,12 @@ fn file(data: Vec<u8>, mode: i32) -> File {
     }
 }
 
-fn select(data: Data, selection: &Selection<'_>, files: &mut Files) -> Result<(), Cause> {
+fn select(
+    data: Data,
+    selection: &Selection<'_>,
+    kind: &'static str,
+    files: &mut Files,
+) -> Result<(), Cause> {
     let Some(items) = selection.items.filter(|i| !i.is_empty()) else {
         for (key, content) in data {
             files.add(&key, content.len(), || file(content, selection.mode))?;
@@ -169,7 +168,7 @@ fn select(data: Data, selection: &Selection<'_>, files: &mut Files) -> Result<()
             None if selection.optional => {}
             None => {
                 return Err(Cause::MissingKey {
-                    kind: selection.kind,
+                    kind,
                     key: item.key.clone(),
                 });
             }
@@ -209,22 +208,11 @@ pub(super) async fn projected(
     let objects = &*volumes.objects;
     for part in source.sources.iter().flatten() {
         if let Some(map) = &part.config_map {
-            let optional = map.optional == Some(true);
-            let selection = Selection {
-                items: map.items.as_ref(),
-                mode: default_mode,
-                optional,
-                kind: "config",
-            };
+            let selection = Selection::new(map.items.as_ref(), source.default_mode, map.optional);
             config_map_files(pod, &map.name, &selection, objects, files).await?;
         } else if let Some(secret) = &part.secret {
-            let optional = secret.optional == Some(true);
-            let selection = Selection {
-                items: secret.items.as_ref(),
-                mode: default_mode,
-                optional,
-                kind: "secret",
-            };
+            let selection =
+                Selection::new(secret.items.as_ref(), source.default_mode, secret.optional);
             secret_files(pod, &secret.name, &selection, objects, files).await?;
         } else if let Some(fields) = &part.downward_api {
             let items = fields.items.as_deref().unwrap_or_default();

@@ -3,12 +3,11 @@
 
 use bytes::{Bytes, BytesMut};
 use davit_oci::runtime::PodConnection;
+use davit_webhook::tls::{Trust, client_config};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{DigitallySignedStruct, SignatureScheme};
+use rustls::pki_types::ServerName;
 use std::io;
 use std::sync::{Arc, LazyLock};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -101,15 +100,15 @@ async fn exchange<S: AsyncRead + AsyncWrite + Send + Unpin>(
         Ok(HttpResponse { status, body })
     };
     tokio::pin!(answer, connection);
+    let mut broken = None;
     let mut open = true;
     loop {
         tokio::select! {
-            result = &mut answer => return result,
+            // A server that has answered may leave as it likes, without TLS's good-bye for one.
+            result = &mut answer => return result.map_err(|error| broken.map_or(error, io::Error::other)),
             ended = &mut connection, if open => {
                 open = false;
-                if let Err(error) = ended {
-                    return Err(io::Error::other(error));
-                }
+                broken = ended.err();
             }
         }
     }
@@ -129,67 +128,8 @@ async fn beginning(mut body: Incoming, most: usize) -> Bytes {
     read.freeze()
 }
 
-static TLS: LazyLock<Option<Arc<rustls::ClientConfig>>> = LazyLock::new(|| {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = Arc::new(AnyCertificate(provider.clone()));
-    let builder = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .ok()?;
-    Some(Arc::new(
-        builder
-            .dangerous()
-            .with_custom_certificate_verifier(verifier)
-            .with_no_client_auth(),
-    ))
-});
-
-#[derive(Debug)]
-struct AnyCertificate(Arc<rustls::crypto::CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(
-            message,
-            cert,
-            dss,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(
-            message,
-            cert,
-            dss,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
+static TLS: LazyLock<Option<Arc<rustls::ClientConfig>>> =
+    LazyLock::new(|| Some(Arc::new(client_config(&Trust::Any, None).ok()?)));
 
 #[cfg(test)]
 mod tests {
@@ -225,5 +165,38 @@ mod tests {
                 && sent.contains("user-agent: mine")
                 && !sent.contains("kube-probe")
         );
+    }
+
+    /// As the kubelet, which probes with whatever certificate a pod shows.
+    #[tokio::test]
+    async fn any_certificate_will_do() {
+        let identity = rcgen::generate_simple_self_signed(["somebody.else".to_owned()]).unwrap();
+        let key = rustls::pki_types::PrivateKeyDer::try_from(identity.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![identity.cert.der().clone()], key.unwrap())
+            .unwrap();
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let server = async move {
+            let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+            let mut stream = acceptor.accept(theirs).await.unwrap();
+            let mut buffer = vec![0; 1024];
+            let _ = stream.read(&mut buffer).await.unwrap();
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(answer).await.unwrap();
+            stream.flush().await.unwrap();
+        };
+        let request = HttpRequest {
+            authority: "10.0.0.1:443".into(),
+            path: "/healthz".into(),
+            https: true,
+            headers: Vec::new(),
+            body_limit: 1,
+        };
+        let (answer, ()) = tokio::join!(http_get(Box::new(ours), request), server);
+        assert_eq!(answer.unwrap().status, 200);
     }
 }
