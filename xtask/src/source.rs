@@ -62,7 +62,7 @@ impl Source {
     }
 
     fn import(&mut self, tree: &UseTree, before: &[String]) {
-        let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
+        let with = |name: &Ident| [before, &[name.to_string()]].concat();
         let (path, name) = match tree {
             UseTree::Path(path) => return self.import(&path.tree, &with(&path.ident)),
             UseTree::Group(group) => {

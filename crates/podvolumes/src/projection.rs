@@ -291,14 +291,9 @@ mod tests {
             let items = (0..times).map(|n| json!({"key": "k", "path": format!("f{n}")}));
             let items: Vec<KeyToPath> =
                 serde_json::from_value(items.collect::<Vec<_>>().into()).unwrap();
-            let selection = Selection {
-                items: Some(&items),
-                mode: DEFAULT_MODE,
-                optional: false,
-                kind: "config",
-            };
+            let selection = Selection::new(Some(&items), None, None);
             let mut files = Files::default();
-            let outcome = select(data.clone(), &selection, &mut files);
+            let outcome = select(data.clone(), &selection, "config", &mut files);
             (outcome, files.into_payload().len())
         };
         assert!(matches!(select_times(32), (Ok(()), 32)));
