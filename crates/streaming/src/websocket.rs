@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
@@ -21,6 +22,9 @@ const QUEUE: usize = 32;
 const MAX_MESSAGE: usize = 4 << 20;
 /// Largest piece written as one message.
 const MAX_WRITE: usize = 32 * 1024;
+/// How long nothing is sent after the connection was upgraded. client-go before 0.34 (kubectl 1.30 to 1.33) throws away what arrives
+/// before it has made its streams, which it does then, and a command here may have said all by that time.
+const HEAD_START: Duration = Duration::from_millis(25);
 /// Channel number by which v5 clients say that they will send nothing more on the channel in the payload.
 const CLOSE_CHANNEL: u8 = 255;
 
@@ -104,7 +108,7 @@ impl Channels {
     }
 
     /// Lets what was written go out and the peer close, at most until `deadline` has passed.
-    pub(crate) async fn close(self, deadline: std::time::Duration) {
+    pub(crate) async fn close(self, deadline: Duration) {
         let Self {
             readers,
             outgoing,
@@ -172,6 +176,7 @@ async fn send(
     encoding: Encoding,
     ended: &AtomicBool,
 ) -> Result<(), WsError> {
+    tokio::time::sleep(HEAD_START).await;
     while let Some((channel, payload)) = messages.recv().await {
         let message = match encoding {
             Encoding::Binary => {
@@ -382,7 +387,6 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Tunnel<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test]
@@ -402,5 +406,18 @@ mod tests {
         assert_eq!(all, b"\x82\x05\0last\x88\x02\x03\xe8");
         drop(theirs);
         closing.await.unwrap();
+    }
+
+    /// What comes before a client has made its streams is lost to it.
+    #[tokio::test]
+    async fn clients_have_time_to_make_their_streams() {
+        let (ours, theirs) = tokio::io::duplex(1 << 10);
+        let began = std::time::Instant::now();
+        let channels = Channels::serve(ours, 2, Encoding::Binary);
+        channels.writer(1).write_all(b"all").await.unwrap();
+        let mut client = WebSocketStream::from_raw_socket(theirs, Role::Client, None).await;
+        let first = client.next().await.unwrap().unwrap();
+        assert_eq!(first, Message::binary(&b"\x01all"[..]));
+        assert!(began.elapsed() >= HEAD_START);
     }
 }
