@@ -113,6 +113,12 @@ async fn clear(dir: &Path, place: &StoppedCluster) -> Result<()> {
     std::fs::remove_dir_all(dir).with_context(|| format!("{}", dir.display()))
 }
 
+/// Whether there is such a process. One that has ended, for which its parent has not waited yet, has no program any more.
+fn lives(process: u32) -> bool {
+    let program = std::fs::read_link(format!("/proc/{process}/exe"));
+    !program.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
 /// Removes what clusters of this user have left that were killed.
 pub(crate) async fn sweep(args: &Up) {
     let temp = temp_dir();
@@ -131,9 +137,8 @@ pub(crate) async fn sweep(args: &Up) {
         };
         let (data, root) = (entry.path().join("data"), entry.path().join("root"));
         // One that has only just begun has no lock yet. This process has not begun: an earlier one had its number.
-        let lives =
-            process != std::process::id() && Path::new("/proc").join(process.to_string()).exists();
-        if lives || !owner::users(&data).is_ok_and(|users| users.is_empty()) {
+        let is_alive = process != std::process::id() && lives(process);
+        if is_alive || !owner::users(&data).is_ok_and(|users| users.is_empty()) {
             continue;
         }
         let place = StoppedCluster::new(data, Some(&root), args.node.cni_bin_dir.clone());
@@ -144,5 +149,29 @@ pub(crate) async fn sweep(args: &Up) {
         if let Err(error) = cleared {
             tracing::warn!("{} was not removed: {error:#}", entry.path().display());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_has_ended_lives_no_more() {
+        assert!(lives(std::process::id()));
+        let mut child = std::process::Command::new("sleep")
+            .arg("100")
+            .spawn()
+            .unwrap();
+        assert!(lives(child.id()));
+        child.kill().unwrap();
+        // Nobody waits for it until it is known to be gone.
+        let end = std::time::Instant::now() + Duration::from_secs(60);
+        while lives(child.id()) {
+            assert!(std::time::Instant::now() < end);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(Path::new("/proc").join(child.id().to_string()).exists());
+        child.wait().unwrap();
     }
 }
