@@ -337,6 +337,7 @@ fn job_for(cron: &CronJob, schedule: &Schedule, due: Timestamp) -> Job {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::served::one_object;
     use serde_json::json;
 
     #[test]
@@ -359,20 +360,10 @@ mod tests {
 
     /// A server that has one job, `made` with UID `1`.
     fn server() -> kube::Client {
-        let service = tower::service_fn(|request: http::Request<kube::client::Body>| {
-            let found = request.uri().path() == "/apis/batch/v1/namespaces/n/jobs/made";
-            let answer = match found {
-                true => json!({ "metadata": { "name": "made", "namespace": "n", "uid": "1" } }),
-                false => {
-                    json!({ "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound" })
-                }
-            };
-            let body = kube::client::Body::from(serde_json::to_vec(&answer).unwrap());
-            let status = if found { 200 } else { 404 };
-            let answer = http::Response::builder().status(status).body(body).unwrap();
-            async move { Ok::<_, std::convert::Infallible>(answer) }
-        });
-        kube::Client::new(service, "n")
+        one_object(
+            "/apis/batch/v1/namespaces/n/jobs/made",
+            json!({ "metadata": { "name": "made", "namespace": "n", "uid": "1" } }),
+        )
     }
 
     #[tokio::test]

@@ -54,6 +54,8 @@ mod resourcepool_status;
 mod revisions;
 mod root_ca;
 mod scale;
+#[cfg(test)]
+mod served;
 mod service_account;
 mod service_cidrs;
 mod statefulset;

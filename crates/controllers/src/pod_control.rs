@@ -438,27 +438,16 @@ pub(crate) fn sort_for_deletion(pods: &mut [Arc<Pod>]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::served::one_object;
     use serde_json::json;
 
     /// A server that has one replica set, `web` with UID `1`, which is to go if `going`.
     fn server(going: bool) -> kube::Client {
-        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-            let found = request.uri().path() == "/apis/apps/v1/namespaces/n/replicasets/web";
-            let going = going.then_some("2026-01-01T00:00:00Z");
-            let answer = match found {
-                true => {
-                    json!({ "metadata": { "name": "web", "uid": "1", "deletionTimestamp": going } })
-                }
-                false => {
-                    json!({ "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound" })
-                }
-            };
-            let body = kube::client::Body::from(serde_json::to_vec(&answer).unwrap());
-            let status = if found { 200 } else { 404 };
-            let answer = http::Response::builder().status(status).body(body).unwrap();
-            async move { Ok::<_, std::convert::Infallible>(answer) }
-        });
-        kube::Client::new(service, "n")
+        let going = going.then_some("2026-01-01T00:00:00Z");
+        one_object(
+            "/apis/apps/v1/namespaces/n/replicasets/web",
+            json!({ "metadata": { "name": "web", "uid": "1", "deletionTimestamp": going } }),
+        )
     }
 
     /// Whether pods may be made for a replica set that the informer has.
