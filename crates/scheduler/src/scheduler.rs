@@ -4,6 +4,7 @@
 //! and no change can slip in between a refusal and the pod's return to the queue. Writes (bindings,
 //! preemptions, conditions, events) run beside it.
 
+mod binding;
 mod changes;
 mod consulting;
 mod engine;

@@ -37,6 +37,7 @@ pub struct CycleState {
     pub(crate) skipped_scores: u64,
     // A future is not Sync, but the state is shared with the plugins of the binding cycle.
     effects: Mutex<Vec<BoxFuture<'static, ()>>>,
+    undoing: Mutex<Vec<BoxFuture<'static, ()>>>,
 }
 
 impl CycleState {
@@ -77,6 +78,17 @@ impl CycleState {
         std::mem::take(self.effects.get_mut())
     }
 
+    /// As [`Self::defer`], for what takes back something that was written for the pod: the pod is not tried again before it is
+    /// done, because the next attempt would take for the pod's what is about to go.
+    pub fn defer_undoing(&self, effect: BoxFuture<'static, ()>) {
+        self.undoing.lock().push(effect);
+    }
+
+    /// Takes out what is to be done before the pod is tried again.
+    pub fn take_undoing(&mut self) -> Vec<BoxFuture<'static, ()>> {
+        std::mem::take(self.undoing.get_mut())
+    }
+
     /// A copy for an imagined course of events; effects stay with the original.
     #[must_use]
     pub fn imagine(&self) -> Self {
@@ -89,6 +101,7 @@ impl CycleState {
             skipped_filters: self.skipped_filters,
             skipped_scores: self.skipped_scores,
             effects: Mutex::default(),
+            undoing: Mutex::default(),
         }
     }
 }

@@ -5,19 +5,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use davit_client::{EventRecorder, object_ref};
+use davit_client::EventRecorder;
 use davit_task::guard;
 use futures::future::{BoxFuture, join_all};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
+use super::binding::Flight;
 use super::consulting::{Consultation, Parked};
 use super::{Profiles, Scheduler};
 use crate::cache::{Cache, Snapshot};
-use crate::cycle::{
-    Attempt, Consulted, Inputs, Outcome, PermitAnswer, attempt_with, fit_message, permit, reserve,
-    unreserve,
-};
+use crate::cycle::{Attempt, Consulted, Inputs, Outcome, attempt_with};
 use crate::devices::Devices;
 use crate::extender::{ExtenderAnswers, ExtenderError, Extenders};
 use crate::framework::{
@@ -32,21 +30,19 @@ use crate::queue::{Failure, Queue, Taken};
 use crate::reporter::{Report, Reporter};
 use crate::verdict::Record;
 use crate::volumes::VolumeCache;
-use crate::waiting::{Ticket, WaitingPods};
+use crate::waiting::WaitingPods;
 
 /// Bindings and preemptions under way at once; more decisions wait.
 const MOST_WORK: usize = 128;
 /// How long an effect of a plugin may take.
 const EFFECT_DEADLINE: Duration = Duration::from_secs(120);
 
-/// A pod on its way to a node.
-pub(super) struct Flight {
-    pub(super) taken: Taken,
-    pub(super) profile: Arc<Profile>,
-    pub(super) node: Arc<str>,
-    pub(super) state: CycleState,
-    pub(super) began: Instant,
-    pub(super) total_nodes: usize,
+/// What is said of a pod that gets no node, and when it is tried again.
+pub(super) struct Refusal {
+    pub(super) failure: Failure,
+    pub(super) message: String,
+    pub(super) nominate: Option<String>,
+    pub(super) record: Record,
 }
 
 /// What a task beside the decisions came to.
@@ -55,6 +51,8 @@ pub(super) enum Done {
     Binding(Box<Flight>, Status),
     /// A binding that failed, when what had been done for it is undone.
     Undone(Box<Flight>, Status),
+    /// A pod of a group that does not go, when what had been done for it is undone.
+    Refused(Box<(Taken, Refusal)>),
     /// Something a plugin deferred.
     Effect,
     /// A pod about which extenders have been asked, and whether that failed.
@@ -87,7 +85,7 @@ pub(super) struct Engine {
     pub(super) snapshot: Snapshot,
     pub(super) start: usize,
     /// By profile.
-    recorders: HashMap<String, EventRecorder>,
+    pub(super) recorders: HashMap<String, EventRecorder>,
     pub(super) extenders: Extenders,
     /// The extenders, by place, that are being asked about pods.
     pub(super) asked: HashMap<Arc<str>, BTreeSet<usize>>,
@@ -274,12 +272,12 @@ impl Engine {
     }
 
     /// Whether the API says that the pod is on a node.
-    fn is_confirmed(&self, uid: &str) -> bool {
+    pub(super) fn is_confirmed(&self, uid: &str) -> bool {
         self.cache.pod(uid).is_some() && !self.cache.is_assumed(uid)
     }
 
     /// Takes an assumed pod off its node again; `None` if it was not assumed.
-    fn take_back(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
+    pub(super) fn take_back(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
         let pod = self.cache.pod(uid).cloned()?;
         self.cache.forget(uid).then(|| {
             self.pod_groups.set_scheduled(&pod, false);
@@ -351,13 +349,41 @@ impl Engine {
     }
 
     /// No node was found.
-    pub(super) fn refuse(
+    fn refuse(&mut self, taken: &Taken, profile: &Profile, attempt: &Attempt, began: Instant) {
+        let refusal = self.refusal(taken, profile, attempt, began);
+        self.give_back(taken, refusal);
+    }
+
+    /// No node was found for a pod of a group. It waits again when what had been done for it is undone.
+    pub(super) fn refuse_with_group(
+        &mut self,
+        taken: Taken,
+        profile: &Profile,
+        mut attempt: Attempt,
+        began: Instant,
+    ) {
+        self.run_effects(&mut attempt.state);
+        let undoing = attempt.state.take_undoing();
+        let refusal = self.refusal(&taken, profile, &attempt, began);
+        if undoing.is_empty() {
+            return self.give_back(&taken, refusal);
+        }
+        let uid = taken.pod.uid.clone();
+        let task = self.work.spawn(async move {
+            join_all(undoing.into_iter().map(within_deadline)).await;
+            Done::Refused(Box::new((taken, refusal)))
+        });
+        self.binding.insert(task.id(), uid);
+    }
+
+    /// What is said of an attempt that found no node, by the snapshot on which it was made.
+    fn refusal(
         &mut self,
         taken: &Taken,
         profile: &Profile,
         attempt: &Attempt,
         began: Instant,
-    ) {
+    ) -> Refusal {
         let failure = attempt.failure();
         let result = if failure.error {
             AttemptResult::Error
@@ -380,19 +406,22 @@ impl Engine {
             "not scheduled"
         );
         let at = jiff::Timestamp::now();
-        let record = Record::of_attempt(taken.attempt, at, &self.snapshot, attempt);
-        self.give_back(taken, failure, message, attempt.nominate.clone(), record);
+        Refusal {
+            failure,
+            message,
+            nominate: attempt.nominate.clone(),
+            record: Record::of_attempt(taken.attempt, at, &self.snapshot, attempt),
+        }
     }
 
     /// Returns a pod to the queue and says why.
-    fn give_back(
-        &mut self,
-        taken: &Taken,
-        failure: Failure,
-        message: String,
-        nominate: Option<String>,
-        record: Record,
-    ) {
+    pub(super) fn give_back(&mut self, taken: &Taken, refusal: Refusal) {
+        let Refusal {
+            failure,
+            message,
+            nominate,
+            record,
+        } = refusal;
         let uid = &taken.pod.uid;
         let Some(pod) = self.queue.pod(uid).cloned() else {
             return;
@@ -407,35 +436,6 @@ impl Engine {
             nominate,
             record: record.annotation(),
         });
-    }
-
-    /// Books the pod on its node and starts the binding.
-    fn commit(&mut self, mut flight: Box<Flight>) {
-        let pod = flight.taken.pod.clone();
-        if let Err(error) = self.cache.assume(pod.clone(), &flight.node) {
-            return self.flight_failed(*flight, Status::error(error.to_string()), false);
-        }
-        self.pod_groups.set_scheduled(&pod, true);
-        self.nominated.remove(&pod.uid);
-        let profile = flight.profile.clone();
-        if let Err(status) = reserve(&profile, &mut flight.state, &pod, &flight.node) {
-            return self.fail_flight(flight, status);
-        }
-        match permit(&profile, &mut flight.state, &pod, &flight.node) {
-            PermitAnswer::Granted => self.depart(flight, &[]),
-            PermitAnswer::Waits(waits, _) => self.depart(flight, &waits),
-            PermitAnswer::Refused(status) => self.fail_flight(flight, status),
-        }
-    }
-
-    /// Starts the binding, for which the pod may have to wait.
-    pub(super) fn depart(&mut self, mut flight: Box<Flight>, waits: &[(&'static str, Duration)]) {
-        let uid = flight.taken.pod.uid.clone();
-        self.run_effects(&mut flight.state);
-        let ticket = (!waits.is_empty()).then(|| self.waiting.enter(uid.clone(), waits));
-        let (reporter, extenders) = (self.reporter.clone(), self.extenders.clone());
-        let task = self.work.spawn(bind(flight, ticket, reporter, extenders));
-        self.binding.insert(task.id(), uid);
     }
 
     /// Takes finished work in without waiting.
@@ -468,6 +468,13 @@ impl Engine {
                     self.flight_failed(*flight, status, left);
                 }
             }
+            Ok((id, Done::Refused(refused))) => {
+                self.binding.remove(&id);
+                let (taken, refusal) = *refused;
+                if !self.is_confirmed(&taken.pod.uid) {
+                    self.give_back(&taken, refusal);
+                }
+            }
             Err(error) => {
                 let Some(uid) = self.binding.remove(&error.id()) else {
                     return;
@@ -486,145 +493,13 @@ impl Engine {
             }
         }
     }
-
-    fn bound(&mut self, flight: Flight) {
-        let Flight {
-            taken,
-            profile,
-            node,
-            mut state,
-            began,
-            ..
-        } = flight;
-        let pod = &taken.pod;
-        self.cache.finish_binding(&pod.uid, now());
-        self.queue.remove(&pod.uid);
-        let message = format!(
-            "Successfully assigned {}/{} to {node}",
-            pod.namespace, pod.name
-        );
-        if let Some(recorder) = self.recorders.get(profile.name()) {
-            recorder.normal(&object_ref(&*pod.pod), "Scheduled", message);
-        }
-        self.metrics
-            .attempt(profile.name(), AttemptResult::Scheduled, began.elapsed());
-        let since_first = now().saturating_duration_since(taken.first_attempt);
-        self.metrics.scheduled_after(taken.attempt, since_first);
-        for plugin in &profile.points.post_bind {
-            plugin.post_bind(&state, pod, &node);
-        }
-        self.run_effects(&mut state);
-        tracing::debug!(
-            pod = pod.key(),
-            node = &*node,
-            attempt = taken.attempt,
-            "scheduled"
-        );
-    }
-
-    /// A decision could not be carried out. What has been written for it is taken back before the pod is tried again: the next
-    /// attempt would take for the pod's what is about to go.
-    fn fail_flight(&mut self, mut flight: Box<Flight>, status: Status) {
-        let pod = flight.taken.pod.clone();
-        unreserve(&flight.profile, &mut flight.state, &pod, &flight.node);
-        let undo = flight.state.take_effects();
-        if self.is_confirmed(&pod.uid) {
-            // The API says that it is bound after all (the answer got lost): then there is nothing to undo.
-            return;
-        }
-        let task = self.work.spawn(async move {
-            join_all(undo.into_iter().map(within_deadline)).await;
-            Done::Undone(flight, status)
-        });
-        self.binding.insert(task.id(), pod.uid.clone());
-    }
-
-    /// Returns the pod of a decision that could not be carried out to the queue. `left` says that it was booked on its node.
-    fn flight_failed(&mut self, flight: Flight, status: Status, left: bool) {
-        let Flight {
-            taken,
-            profile,
-            node,
-            began,
-            total_nodes,
-            ..
-        } = flight;
-        let pod = &taken.pod;
-        let failure = Failure::from(&status);
-        let at = jiff::Timestamp::now();
-        let record = Record::of_decision(taken.attempt, at, total_nodes, &node, &status);
-        let (result, message) = if failure.error {
-            (AttemptResult::Error, status.message())
-        } else {
-            let message = fit_message(1, None, &[(0, status)], None, None);
-            (AttemptResult::Unschedulable, message)
-        };
-        self.metrics
-            .attempt(profile.name(), result, began.elapsed());
-        tracing::info!(
-            pod = pod.key(),
-            node = &*node,
-            message,
-            "decision not carried out"
-        );
-        self.give_back(&taken, failure, message, Some(String::new()), record);
-        if left {
-            // Told when the pod waits again: its own leaving is no change that lets it try once more.
-            self.pod_left(Some(pod.clone()));
-        }
-    }
 }
 
 /// Does what a plugin has put off, unless it takes too long.
-async fn within_deadline(effect: BoxFuture<'static, ()>) {
+pub(super) async fn within_deadline(effect: BoxFuture<'static, ()>) {
     if tokio::time::timeout(EFFECT_DEADLINE, effect).await.is_err() {
         tracing::warn!("an effect of a scheduling attempt took too long");
     }
-}
-
-/// Waits for permission, prepares and writes the binding.
-async fn bind(
-    flight: Box<Flight>,
-    ticket: Option<Ticket>,
-    reporter: Reporter,
-    extenders: Extenders,
-) -> Done {
-    let status = carry_out(&flight, ticket, &reporter, &extenders).await;
-    Done::Binding(flight, status)
-}
-
-async fn carry_out(
-    flight: &Flight,
-    ticket: Option<Ticket>,
-    reporter: &Reporter,
-    extenders: &Extenders,
-) -> Status {
-    let (pod, node, state) = (&*flight.taken.pod, &*flight.node, &flight.state);
-    if let Some(ticket) = ticket {
-        let status = ticket.wait().await;
-        if !status.is_success() {
-            return status;
-        }
-    }
-    let points = &flight.profile.points;
-    for plugin in &points.pre_bind {
-        let status = plugin.pre_bind(state, pod, node).await;
-        if !status.is_success() && !status.is_skip() {
-            // From here on a failure is an error, whatever the plugin calls it.
-            return Status::error(status.message()).by(plugin.name());
-        }
-    }
-    reporter.settle(&pod.uid).await;
-    if let Some(status) = extenders.bind(pod, node).await {
-        return status;
-    }
-    for plugin in &points.bind {
-        let status = plugin.bind(state, pod, node).await;
-        if !status.is_skip() {
-            return status.by(plugin.name());
-        }
-    }
-    Status::error("no bind plugin took the pod")
 }
 
 /// The time, which tests can hold.

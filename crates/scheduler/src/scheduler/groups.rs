@@ -11,7 +11,8 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::engine::{Done, Engine, Flight, now};
+use super::binding::Flight;
+use super::engine::{Done, Engine, now};
 use crate::framework::Profile;
 use crate::group::{GroupCycle, GroupDecision, GroupVerdict, draw};
 use crate::queue::Taken;
@@ -80,9 +81,8 @@ impl Engine {
             refused,
         } = cycle.decide(members);
         self.metrics.group_algorithm(deciding.elapsed());
-        for (taken, mut attempt) in refused {
-            self.run_effects(&mut attempt.state);
-            self.refuse(&taken, profile, &attempt, began);
+        for (taken, attempt) in refused {
+            self.refuse_with_group(taken, profile, attempt, began);
         }
         for place in placed {
             self.nominated.remove(&place.taken.pod.uid);

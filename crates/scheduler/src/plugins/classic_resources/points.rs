@@ -358,7 +358,7 @@ impl Reserve for ClassicResources {
         for claim in claims {
             let classic = self.devices.classic().clone();
             let effect = write::unreserve(client.clone(), classic, claim, pod.uid.to_string());
-            state.defer(effect.boxed());
+            state.defer_undoing(effect.boxed());
         }
     }
 }

@@ -59,7 +59,7 @@ impl DynamicResources {
                     "claims not reserved"
                 );
                 plugin.unreserve(&mut state, &pod, &node);
-                for effect in state.take_effects() {
+                for effect in state.take_undoing() {
                     effect.await;
                 }
             }

@@ -673,7 +673,7 @@ impl Reserve for DynamicResources {
         for (key, claim) in doubtful {
             let devices = self.devices.clone();
             let booking = bind::Booking { devices, key };
-            state.defer(bind::learn(client.clone(), claim, booking).boxed());
+            state.defer_undoing(bind::learn(client.clone(), claim, booking).boxed());
         }
         let before = cycle
             .claims
@@ -682,10 +682,10 @@ impl Reserve for DynamicResources {
         for claim in before.chain(&written) {
             let (client, devices) = (client.clone(), self.devices.clone());
             let effect = bind::unreserve(client, devices, claim.clone(), pod.uid.to_string());
-            state.defer(effect.boxed());
+            state.defer_undoing(effect.boxed());
         }
         if let Some(claim) = created {
-            state.defer(bind::delete(client, claim).boxed());
+            state.defer_undoing(bind::delete(client, claim).boxed());
         }
     }
 }

@@ -223,3 +223,37 @@ async fn item_58_without_the_gate_groups_mean_nothing() {
     assert_eq!(bed.group_condition("g"), None);
     bed.stop().await;
 }
+
+/// What a pod of the group holds from before is given back with the group's refusal, and the pod waits until that is done: else
+/// it would be bound by a claim that is about to be free.
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_a_group_waits_until_its_claims_are_given_back() {
+    let bed = grouping("");
+    bed.class("gpu", json!({}));
+    bed.gpus("n", 1);
+    bed.node("n", "1");
+    bed.one_gpu("c");
+    let mut claim = bed.api.get("resourceclaims", "default", "c").unwrap();
+    claim["status"] = json!({
+        "allocation": {"devices": {"results": [{"request": "r", "driver": "gpu.example.com", "pool": "n", "device": "gpu-0"}]}},
+        "reservedFor": [{"resource": "pods", "name": "p0", "uid": "uid-p0"}]});
+    bed.api.put("resourceclaims", claim);
+    bed.api.delay_returns(Duration::from_secs(15));
+    bed.gang("g", 2);
+    let claims = json!([{"name": "c", "resourceClaimName": "c"}]);
+    bed.member("p0", "g", "1", json!({"resourceClaims": claims}));
+    bed.member("p1", "g", "1", json!({}));
+    bed.until("the group waits", |b| {
+        b.group_condition("g").is_some_and(|c| c[0] == "False")
+    })
+    .await;
+    bed.node("n", "2");
+    bed.until("both go", |b| {
+        b.node_of("p0").is_some() && b.node_of("p1").is_some()
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(bed.users_of("c"), ["p0"]);
+    assert_eq!(bed.device_of("c").as_deref(), Some("n/gpu-0"));
+    bed.stop().await;
+}
