@@ -18,7 +18,6 @@
 
 pub mod authn;
 pub mod authz;
-mod config_shape;
 mod lookup;
 mod metrics;
 pub mod query;
@@ -27,7 +26,6 @@ pub mod tokens;
 mod user;
 mod warnings;
 
-pub use config_shape::{ConfigShape, ShapeError};
 pub use lookup::{FindObjects, Lookup, ObjectsUnreadable, StoredObjects};
 pub use metrics::AccessMetrics;
 pub use request_info::RequestInfo;

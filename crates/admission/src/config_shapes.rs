@@ -1,6 +1,6 @@
 //! Which fields an `AdmissionConfiguration` has, and those of the plugins that take one.
 
-use davit_access::ConfigShape::{self, Any, List, Object, Scalar};
+use davit_api::config_shape::ConfigShape::{self, Any, List, Object, Scalar};
 
 /// The file itself.
 pub(super) const FILE: ConfigShape = Object(&[

@@ -1,7 +1,9 @@
-//! Which fields a configuration file has. A rule that is misspelt, or an object where a list of rules should be, would be a
-//! rule that does not hold: files about access and admission are refused as a whole.
+//! Which fields a configuration file has. A field that is misspelt, or an object where a list should be, would be a setting that
+//! does not hold: files that decide who may what are refused as a whole, others say all that nobody knows.
 
 use serde_json::Value;
+
+use crate::field::Path;
 
 /// What a value may be.
 #[derive(Debug)]
@@ -14,16 +16,35 @@ pub enum ConfigShape {
     List(&'static ConfigShape),
     /// An object with these fields.
     Object(&'static [(&'static str, ConfigShape)]),
+    /// An object with any keys and such values.
+    Map(&'static ConfigShape),
 }
 
 /// A value that does not have its shape.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {detail}")]
+#[error("{field}: {fault}")]
 pub struct ShapeError {
-    /// The value's path.
+    /// The value's path; `file` for the whole.
     pub field: String,
     /// What is wrong.
-    pub detail: String,
+    pub fault: ShapeFault,
+}
+
+/// What is wrong with a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ShapeFault {
+    /// Nobody reads a field of this name.
+    #[error("unknown field")]
+    Unknown,
+    /// It is a list or an object.
+    #[error("must be a single value")]
+    NoScalar,
+    /// It is something else.
+    #[error("must be a list")]
+    NoList,
+    /// It is something else.
+    #[error("must be an object")]
+    NoObject,
 }
 
 impl ConfigShape {
@@ -32,44 +53,65 @@ impl ConfigShape {
     /// # Errors
     /// The first value that has not.
     pub fn check(&self, value: &Value) -> Result<(), ShapeError> {
-        self.check_at(value, "")
+        self.faults(value).into_iter().next().map_or(Ok(()), Err)
     }
 
-    fn check_at(&self, value: &Value, at: &str) -> Result<(), ShapeError> {
-        let wrong = |detail: String| {
-            let field = if at.is_empty() { "file" } else { at };
-            Err(ShapeError {
-                field: field.to_owned(),
-                detail,
-            })
-        };
-        match (self, value) {
-            (Self::Any, _) | (_, Value::Null) => Ok(()),
-            (Self::Scalar, Value::Array(_) | Value::Object(_)) => {
-                wrong("must be a single value".to_owned())
-            }
-            (Self::Scalar, _) => Ok(()),
+    /// The paths of the fields that nobody reads. Values of a wrong type are left to who gives them their type.
+    pub fn unknown_fields(&self, value: &Value) -> impl Iterator<Item = String> {
+        let faults = self.faults(value).into_iter();
+        let unknown = faults.filter(|error| error.fault == ShapeFault::Unknown);
+        unknown.map(|error| error.field)
+    }
+
+    fn faults(&self, value: &Value) -> Vec<ShapeError> {
+        let mut found = Vec::new();
+        self.look(value, &Path::root(), &mut found);
+        found
+    }
+
+    fn look(&self, value: &Value, at: &Path, found: &mut Vec<ShapeError>) {
+        let fault = match (self, value) {
+            (Self::Any, _) | (_, Value::Null) => return,
+            (Self::Scalar, Value::Array(_) | Value::Object(_)) => ShapeFault::NoScalar,
+            (Self::Scalar, _) => return,
             (Self::List(inner), Value::Array(items)) => {
-                let mut items = items.iter().enumerate();
-                items.try_for_each(|(index, item)| inner.check_at(item, &format!("{at}[{index}]")))
+                for (index, item) in items.iter().enumerate() {
+                    inner.look(item, &at.index(index), found);
+                }
+                return;
             }
             (Self::Object(fields), Value::Object(entries)) => {
-                entries.iter().try_for_each(|(key, item)| {
-                    let path = match at {
-                        "" => key.clone(),
-                        at => format!("{at}.{key}"),
-                    };
+                for (key, item) in entries {
+                    let path = at.child(key);
                     match fields.iter().find(|(name, _)| name == key) {
-                        Some((_, inner)) => inner.check_at(item, &path),
-                        None => Err(ShapeError {
-                            field: path,
-                            detail: "unknown field".to_owned(),
-                        }),
+                        Some((_, inner)) => inner.look(item, &path, found),
+                        None => found.push(ShapeError::new(&path, ShapeFault::Unknown)),
                     }
-                })
+                }
+                return;
             }
-            (Self::List(_), _) => wrong("must be a list".to_owned()),
-            (Self::Object(_), _) => wrong("must be an object".to_owned()),
+            (Self::Map(inner), Value::Object(entries)) => {
+                for (key, item) in entries {
+                    inner.look(item, &at.child(key), found);
+                }
+                return;
+            }
+            (Self::List(_), _) => ShapeFault::NoList,
+            (Self::Object(_) | Self::Map(_), _) => ShapeFault::NoObject,
+        };
+        found.push(ShapeError::new(at, fault));
+    }
+}
+
+impl ShapeError {
+    fn new(at: &Path, fault: ShapeFault) -> Self {
+        let field = match at.as_str() {
+            "" => "file",
+            path => path,
+        };
+        Self {
+            field: field.to_owned(),
+            fault,
         }
     }
 }
@@ -110,5 +152,19 @@ mod tests {
         ] {
             assert_eq!(said(value), Err(why.to_owned()));
         }
+    }
+
+    #[test]
+    fn all_that_nobody_reads_is_told() {
+        const FILE: ConfigShape = ConfigShape::Object(&[
+            (
+                "labels",
+                ConfigShape::Map(&ConfigShape::Object(&[("a", ConfigShape::Any)])),
+            ),
+            ("list", ConfigShape::List(&ConfigShape::Any)),
+        ]);
+        let value = json!({"labels": {"x": {"a": 1, "b": 2}, "y": 3}, "list": {}, "other": null});
+        let unknown: Vec<_> = FILE.unknown_fields(&value).collect();
+        assert_eq!(unknown, ["labels.x.b", "other"]);
     }
 }

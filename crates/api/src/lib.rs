@@ -7,6 +7,7 @@ pub mod access_review;
 pub mod amounts;
 mod architecture;
 pub mod classic;
+pub mod config_shape;
 pub mod declared_features;
 pub mod devices;
 pub mod features;

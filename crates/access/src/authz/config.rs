@@ -3,11 +3,11 @@
 //! Specified in
 //! <https://kubernetes.io/docs/reference/access-authn-authz/authorization/#using-configuration-file-for-authorization>.
 
+use davit_api::config_shape::ConfigShape::{self, List, Object, Scalar};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::config_shape::ConfigShape::{self, List, Object, Scalar};
 use davit_schema::decode::{self, Encoding};
 use serde_json::Value;
 
@@ -96,7 +96,7 @@ fn parse(text: &[u8]) -> Result<Vec<Mode>, AuthorizationConfigError> {
         ));
     }
     FILE.check(&value)
-        .map_err(|error| fault(error.field, error.detail))?;
+        .map_err(|error| fault(error.field, error.fault.to_string()))?;
     let entries = value["authorizers"]
         .as_array()
         .map_or(&[][..], Vec::as_slice);

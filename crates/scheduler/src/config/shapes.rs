@@ -1,26 +1,15 @@
 //! Which fields a configuration can have, for strict reading.
 
-/// What fields a value may have.
-pub(super) enum Shape {
-    /// Any: a scalar, or something that others judge.
-    Any,
-    /// A list of such.
-    List(&'static Shape),
-    /// An object with these fields.
-    Fields(&'static [(&'static str, Shape)]),
-    /// An object with any keys and such values.
-    Map(&'static Shape),
-}
+use davit_api::config_shape::ConfigShape::{self, Any, List, Map, Object};
 
-use Shape::{Any, Fields, List};
-
-pub(super) const CONFIGURATION: Shape = Fields(&[
+/// The file itself.
+pub(super) const CONFIGURATION: ConfigShape = Object(&[
     ("apiVersion", Any),
     ("kind", Any),
     ("parallelism", Any),
     (
         "leaderElection",
-        Fields(&[
+        Object(&[
             ("leaderElect", Any),
             ("leaseDuration", Any),
             ("renewDeadline", Any),
@@ -32,7 +21,7 @@ pub(super) const CONFIGURATION: Shape = Fields(&[
     ),
     (
         "clientConnection",
-        Fields(&[
+        Object(&[
             ("kubeconfig", Any),
             ("acceptContentTypes", Any),
             ("contentType", Any),
@@ -50,12 +39,12 @@ pub(super) const CONFIGURATION: Shape = Fields(&[
     ("delayCacheUntilActive", Any),
 ]);
 
-const PROFILE: Shape = Fields(&[
+const PROFILE: ConfigShape = Object(&[
     ("schedulerName", Any),
     ("percentageOfNodesToScore", Any),
     (
         "plugins",
-        Fields(&[
+        Object(&[
             ("preEnqueue", PLUGIN_SET),
             ("queueSort", PLUGIN_SET),
             ("preFilter", PLUGIN_SET),
@@ -75,14 +64,14 @@ const PROFILE: Shape = Fields(&[
     ),
     (
         "pluginConfig",
-        List(&Fields(&[("name", Any), ("args", Any)])),
+        List(&Object(&[("name", Any), ("args", Any)])),
     ),
 ]);
 
-const PLUGIN_SET: Shape = Fields(&[("enabled", List(&PLUGIN)), ("disabled", List(&PLUGIN))]);
-const PLUGIN: Shape = Fields(&[("name", Any), ("weight", Any)]);
+const PLUGIN_SET: ConfigShape = Object(&[("enabled", List(&PLUGIN)), ("disabled", List(&PLUGIN))]);
+const PLUGIN: ConfigShape = Object(&[("name", Any), ("weight", Any)]);
 
-const EXTENDER: Shape = Fields(&[
+const EXTENDER: ConfigShape = Object(&[
     ("urlPrefix", Any),
     ("filterVerb", Any),
     ("preemptVerb", Any),
@@ -92,7 +81,7 @@ const EXTENDER: Shape = Fields(&[
     ("enableHTTPS", Any),
     (
         "tlsConfig",
-        Fields(&[
+        Object(&[
             ("insecure", Any),
             ("serverName", Any),
             ("certFile", Any),
@@ -107,88 +96,88 @@ const EXTENDER: Shape = Fields(&[
     ("nodeCacheCapable", Any),
     (
         "managedResources",
-        List(&Fields(&[("name", Any), ("ignoredByScheduler", Any)])),
+        List(&Object(&[("name", Any), ("ignoredByScheduler", Any)])),
     ),
     ("ignorable", Any),
 ]);
 
-const RESOURCES: Shape = List(&Fields(&[("name", Any), ("weight", Any)]));
-const SHAPE_POINTS: Shape = List(&Fields(&[("utilization", Any), ("score", Any)]));
-const REQUIREMENTS: Shape = List(&Fields(&[
+const RESOURCES: ConfigShape = List(&Object(&[("name", Any), ("weight", Any)]));
+const SHAPE_POINTS: ConfigShape = List(&Object(&[("utilization", Any), ("score", Any)]));
+const REQUIREMENTS: ConfigShape = List(&Object(&[
     ("key", Any),
     ("operator", Any),
     ("values", List(&Any)),
 ]));
-const NODE_TERM: Shape = Fields(&[
+const NODE_TERM: ConfigShape = Object(&[
     ("matchExpressions", REQUIREMENTS),
     ("matchFields", REQUIREMENTS),
 ]);
 
 /// The fields of a plugin's arguments.
-pub(super) fn args_shape(plugin: &str) -> Shape {
+pub(super) fn args_shape(plugin: &str) -> ConfigShape {
     match plugin {
-        "DefaultPreemption" => Fields(&[
+        "DefaultPreemption" => Object(&[
             ("apiVersion", Any),
             ("kind", Any),
             ("minCandidateNodesPercentage", Any),
             ("minCandidateNodesAbsolute", Any),
         ]),
-        "InterPodAffinity" => Fields(&[
+        "InterPodAffinity" => Object(&[
             ("apiVersion", Any),
             ("kind", Any),
             ("hardPodAffinityWeight", Any),
             ("ignorePreferredTermsOfExistingPods", Any),
         ]),
-        "NodeAffinity" => Fields(&[
+        "NodeAffinity" => Object(&[
             ("apiVersion", Any),
             ("kind", Any),
             (
                 "addedAffinity",
-                Fields(&[
+                Object(&[
                     (
                         "requiredDuringSchedulingIgnoredDuringExecution",
-                        Fields(&[("nodeSelectorTerms", List(&NODE_TERM))]),
+                        Object(&[("nodeSelectorTerms", List(&NODE_TERM))]),
                     ),
                     (
                         "preferredDuringSchedulingIgnoredDuringExecution",
-                        List(&Fields(&[("weight", Any), ("preference", NODE_TERM)])),
+                        List(&Object(&[("weight", Any), ("preference", NODE_TERM)])),
                     ),
                 ]),
             ),
         ]),
         "NodeResourcesBalancedAllocation" => {
-            Fields(&[("apiVersion", Any), ("kind", Any), ("resources", RESOURCES)])
+            Object(&[("apiVersion", Any), ("kind", Any), ("resources", RESOURCES)])
         }
-        "NodeResourcesFit" => Fields(&[
+        "NodeResourcesFit" => Object(&[
             ("apiVersion", Any),
             ("kind", Any),
             ("ignoredResources", Any),
             ("ignoredResourceGroups", Any),
             (
                 "scoringStrategy",
-                Fields(&[
+                Object(&[
                     ("type", Any),
                     ("resources", RESOURCES),
                     (
                         "requestedToCapacityRatio",
-                        Fields(&[("shape", SHAPE_POINTS)]),
+                        Object(&[("shape", SHAPE_POINTS)]),
                     ),
                 ]),
             ),
         ]),
-        "PodTopologySpread" => Fields(&[
+        "PodTopologySpread" => Object(&[
             ("apiVersion", Any),
             ("kind", Any),
             (
                 "defaultConstraints",
-                List(&Fields(&[
+                List(&Object(&[
                     ("maxSkew", Any),
                     ("topologyKey", Any),
                     ("whenUnsatisfiable", Any),
                     (
                         "labelSelector",
-                        Fields(&[
-                            ("matchLabels", Shape::Map(&Any)),
+                        Object(&[
+                            ("matchLabels", Map(&Any)),
                             ("matchExpressions", REQUIREMENTS),
                         ]),
                     ),
@@ -200,13 +189,13 @@ pub(super) fn args_shape(plugin: &str) -> Shape {
             ),
             ("defaultingType", Any),
         ]),
-        "VolumeBinding" => Fields(&[
+        "VolumeBinding" => Object(&[
             ("apiVersion", Any),
             ("kind", Any),
             ("bindTimeoutSeconds", Any),
             ("shape", SHAPE_POINTS),
         ]),
-        "DynamicResources" => Fields(&[
+        "DynamicResources" => Object(&[
             ("apiVersion", Any),
             ("kind", Any),
             ("filterTimeout", Any),

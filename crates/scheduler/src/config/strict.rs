@@ -1,43 +1,21 @@
 //! Reading a file strictly: every field must be known, and stand there once.
 
-use davit_api::field::Path;
+use davit_api::config_shape::ConfigShape;
 use serde_json::{Map, Value};
 use serde_saphyr::{DuplicateKeyPolicy, Options};
 
 use super::args::{PluginArgs, WITH_ARGS};
-use super::shapes::Shape::{Fields, List};
-use super::shapes::{CONFIGURATION, Shape, args_shape};
+use super::shapes::{CONFIGURATION, args_shape};
 use super::types::KubeSchedulerConfiguration;
 use super::{API_VERSION, ConfigurationError, KIND};
 
 /// Deepest nesting that is read.
 const MAX_DEPTH: usize = 120;
 
-/// The unknown fields of a value.
-fn unknown(value: &Value, shape: &Shape, at: &Path, found: &mut Vec<String>) {
-    match (shape, value) {
-        (List(inner), Value::Array(items)) => {
-            for (i, item) in items.iter().enumerate() {
-                unknown(item, inner, &at.index(i), found);
-            }
-        }
-        (Fields(fields), Value::Object(entries)) => {
-            for (key, item) in entries {
-                let path = at.child(key);
-                match fields.iter().find(|(name, _)| name == key) {
-                    Some((_, inner)) => unknown(item, inner, &path, found),
-                    None => found.push(format!("unknown field {:?}", path.as_str())),
-                }
-            }
-        }
-        (Shape::Map(inner), Value::Object(entries)) => {
-            for (key, item) in entries {
-                unknown(item, inner, &at.child(key), found);
-            }
-        }
-        // A value of the wrong type is found when it gets its type.
-        _ => {}
-    }
+/// What is said of the fields that nobody reads.
+fn unknown(value: &Value, shape: &ConfigShape) -> impl Iterator<Item = String> {
+    let fields = shape.unknown_fields(value);
+    fields.map(|path| format!("unknown field {path:?}"))
 }
 
 /// What is read, and the sentence about a repeated field, if one is.
@@ -103,7 +81,7 @@ pub(super) fn decode(text: &str) -> Result<KubeSchedulerConfiguration, Configura
         return Err(ConfigurationError::Kind { kind, version });
     }
     let mut faults: Vec<String> = repeated.into_iter().collect();
-    unknown(&value, &CONFIGURATION, &Path::root(), &mut faults);
+    faults.extend(unknown(&value, &CONFIGURATION));
     let profiles = value["profiles"].as_array_mut().into_iter().flatten();
     for (i, profile) in profiles.enumerate() {
         let entries = profile["pluginConfig"].as_array().into_iter().flatten();
@@ -163,8 +141,7 @@ fn check_args(
             kind: format!("{kind}.kubescheduler.config.k8s.io"),
         });
     }
-    let mut found = Vec::new();
-    unknown(args, &args_shape(plugin), &Path::root(), &mut found);
+    let found: Vec<String> = unknown(args, &args_shape(plugin)).collect();
     if !found.is_empty() {
         // Strictness is said at each level, as in the original.
         faults.push(format!(

@@ -1,9 +1,9 @@
 //! `AuthenticationConfiguration` (apiserver.config.k8s.io) and the `--oidc-*` flags.
 
+use davit_api::config_shape::ConfigShape::{self, List, Object, Scalar};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use crate::config_shape::ConfigShape::{self, List, Object, Scalar};
 use davit_schema::decode::{self, Encoding};
 use davit_webhook::Tasks;
 use serde_json::Value;
@@ -230,7 +230,7 @@ pub(in crate::authn) fn parse(
         ));
     }
     FILE.check(&value)
-        .map_err(|error| fault(error.field, error.detail))?;
+        .map_err(|error| fault(error.field, error.fault.to_string()))?;
     let mut issuers = HashSet::new();
     let mut jwt = Vec::new();
     for (index, entry) in items(&value["jwt"]).iter().enumerate() {
