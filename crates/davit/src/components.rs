@@ -203,7 +203,7 @@ pub(crate) async fn start_server(
     server_options.loopback = Loopback {
         endpoints: options.allow_loopback_endpoints,
         nodes: options.bind_address.is_loopback()
-            || davit_node::addresses::default_address().is_loopback(),
+            || davit_listen::addresses::default_address().is_loopback(),
     };
     server_options.console = options.console;
     options.access.apply(&mut server_options)?;
@@ -449,10 +449,10 @@ pub(crate) struct NodeStart<'a> {
 
 /// The addresses of this machine: one of each family of Services, as far as it has them.
 fn machine_addresses(services: ServiceRanges) -> Vec<IpAddr> {
-    let four = davit_node::addresses::default_address;
+    let four = davit_listen::addresses::default_address;
     let found = services.families().filter_map(|family| match family {
         Family::V4 => Some(four()),
-        Family::V6 => davit_node::addresses::default_ipv6_address(),
+        Family::V6 => davit_listen::addresses::default_ipv6_address(),
     });
     let mut found: Vec<IpAddr> = found.collect();
     if found.is_empty() {
@@ -518,7 +518,7 @@ pub(crate) async fn run_node(
     adjust(&mut node)?;
     let opened = pod_network::open(options, &node_paths, data_dir, services, &mut node).await?;
     let address = node.node_ips.first().copied();
-    let address = address.unwrap_or_else(davit_node::addresses::default_address);
+    let address = address.unwrap_or_else(davit_listen::addresses::default_address);
     let connecting = runtime(options, data_dir, &node_paths, address, demo, &opened);
     node.runtime = tokio::select! {
         () = stop.cancel.cancelled() => return Ok(()),

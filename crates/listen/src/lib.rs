@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+pub mod addresses;
 mod body;
 mod connections;
 mod entry;

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod access;
-pub mod addresses;
 mod admission;
 pub mod agent;
 mod cgroups;

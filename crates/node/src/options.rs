@@ -1,7 +1,6 @@
 //! How a node agent works.
 
 use crate::access::AccessOptions;
-use crate::addresses::default_address;
 use crate::cgroups::{CgroupDriver, CgroupOptions};
 use crate::dns::ClusterDns;
 use crate::eviction;
@@ -14,6 +13,7 @@ use davit_api::features::Features;
 use davit_containermanager::Rate;
 use davit_containermanager::compute::Settings;
 use davit_containermanager::devices::UnhealthyPolicies;
+use davit_listen::addresses::default_address;
 use davit_oci::runtime::Runtime;
 use davit_podimages::Verification;
 use davit_podimages::credentials::CredentialOptions;

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use davit_listen::addresses::outgoing_address;
 use davit_netplan::Family;
 use davit_store::{Error as StoreError, ListOptions, Store, Write};
 use serde_json::json;
@@ -235,20 +236,9 @@ fn reachable(server: &ApiServer, listens: SocketAddr) -> (String, u16) {
         .advertised
         .filter(fits)
         .or_else(|| Some(listens.ip()).filter(fits))
-        .or_else(|| outgoing_address(family))
+        .or_else(|| outgoing_address(family.unspecified()))
         .unwrap_or(documentation(family));
     (address.to_string(), listens.port())
-}
-
-/// The address this machine uses towards others; asking the routing table sends nothing.
-fn outgoing_address(family: Family) -> Option<IpAddr> {
-    let socket = std::net::UdpSocket::bind((family.unspecified(), 0)).ok()?;
-    socket.connect((documentation(family), 9)).ok()?;
-    socket
-        .local_addr()
-        .ok()
-        .map(|address| address.ip())
-        .filter(|ip| !ip.is_loopback())
 }
 
 #[cfg(test)]

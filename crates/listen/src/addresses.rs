@@ -1,4 +1,4 @@
-//! Addresses of this machine.
+//! Addresses of this machine, for what listens without having been told where.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
@@ -12,8 +12,8 @@ pub fn default_ipv6_address() -> Option<IpAddr> {
     outgoing_address(Ipv6Addr::UNSPECIFIED.into())
 }
 
-/// The address that packets leave from, of the family of the one that stands for all.
-fn outgoing_address(any: IpAddr) -> Option<IpAddr> {
+/// The address that packets leave from, of the family of the one that stands for all; none when there is no way out.
+pub fn outgoing_address(any: IpAddr) -> Option<IpAddr> {
     // Connecting a datagram socket sends nothing, it only chooses the route. The addresses are those for documentation.
     let there: IpAddr = match any {
         IpAddr::V4(_) => Ipv4Addr::new(192, 0, 2, 1).into(),
