@@ -571,7 +571,7 @@ mod tests {
     #[test]
     fn no_more_faults_are_told_than_anybody_reads() {
         let kind = Qualified::new("", "Pod");
-        let path = crate::field::Path::new("spec").child("x");
+        let path = Path::new("spec").child("x");
         let many: Vec<FieldError> = (0..30_000)
             .map(|n| FieldError::required(&path.index(n), ""))
             .collect();
