@@ -3,6 +3,8 @@
 //! One cluster without containers for all of it. Users are known by tokens; what they hold is given in one namespace, `foo`,
 //! and what they try to reach is outside of it.
 
+#[path = "requests/bodies.rs"]
+mod bodies;
 #[path = "requests/definitions.rs"]
 mod definitions;
 #[path = "requests/names.rs"]
@@ -340,6 +342,9 @@ fn requests_do_what_they_were_allowed_for() {
     services::cluster_ips_of_others(&t);
     services::external_addresses_that_are_cluster_ips(&t);
     services::statuses_that_end_watches(&t);
+    bodies::patches_that_nest(&t);
+    bodies::managers_that_grow(&t);
+    bodies::names_that_multiply(&t);
 }
 
 impl Target {

@@ -130,7 +130,7 @@ impl ErrorType {
 }
 
 /// One fault of one field.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FieldError {
     /// What is wrong.
     pub error_type: ErrorType,

@@ -6,6 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::field::{self, FieldError, quote};
 
+/// Faults of one request that are told. Bodies have room for thousands of times as many, which are not looked for, either, where
+/// there are lists without end.
+pub const MOST_CAUSES: usize = 1000;
+/// Bytes of them that are told, save that the first is told whole: each may show a part of the body.
+const MOST_TOLD: usize = 1 << 20;
+
 /// Machine-readable class of an error.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the reasons of the API")]
@@ -441,22 +447,31 @@ impl Status {
         )
     }
 
-    /// 422 for an object with faults.
+    /// 422 for an object with faults, of which no more are told than anybody reads.
     pub fn invalid(kind: Qualified<'_>, name: &str, errors: &[FieldError]) -> Self {
+        let (mut causes, mut bytes): (Vec<Cause>, usize) = (Vec::new(), 0);
+        for error in errors.iter().take(MOST_CAUSES) {
+            let cause = Cause {
+                reason: error.error_type.reason().to_owned(),
+                message: error.body(),
+                field: error.field.clone(),
+            };
+            bytes += cause.message.len() + cause.field.len();
+            if bytes > MOST_TOLD && !causes.is_empty() {
+                break;
+            }
+            causes.push(cause);
+        }
         let mut message = format!("{kind} {} is invalid", quote(name));
         if !errors.is_empty() {
             message.push_str(": ");
-            message.push_str(&field::aggregate(errors));
+            message.push_str(&field::aggregate(&errors[..causes.len()]));
+        }
+        if causes.len() < errors.len() {
+            message.push_str(" and more");
         }
         let mut status = Status::failure(Reason::Invalid, message).with_object(kind, name);
-        status.details_mut().causes = errors
-            .iter()
-            .map(|e| Cause {
-                reason: e.error_type.reason().to_owned(),
-                message: e.body(),
-                field: e.field.clone(),
-            })
-            .collect();
+        status.details_mut().causes = causes;
         status
     }
 
@@ -550,6 +565,23 @@ mod tests {
                 "details": {"name": "web", "group": "apps", "kind": "deployments"}, "code": 404
             })
         );
+    }
+
+    /// A body of three megabytes had an answer of nineteen, and where each fault shows a list of more than there is memory for.
+    #[test]
+    fn no_more_faults_are_told_than_anybody_reads() {
+        let kind = Qualified::new("", "Pod");
+        let path = Path::new("spec").child("x");
+        let many: Vec<FieldError> = (0..30_000)
+            .map(|n| FieldError::required(&path.index(n), ""))
+            .collect();
+        let status = Status::invalid(kind, "p", &many);
+        assert_eq!(status.details.unwrap().causes.len(), MOST_CAUSES);
+        assert!(status.message.ends_with("Required value] and more"));
+        let large = FieldError::invalid(&path, "v".repeat(3 << 20), "bad");
+        let status = Status::invalid(kind, "p", &[large.clone(), large.clone(), large]);
+        assert_eq!(status.details.unwrap().causes.len(), 1);
+        assert!(status.message.ends_with(": bad and more"));
     }
 
     #[test]

@@ -10,12 +10,11 @@ use std::fmt;
 use davit_api::status::Status;
 use davit_registry::{ResourceInfo, Snapshot, convert, object};
 use davit_schema::apply::{self, FieldManager, Filter, Schema, Versions};
+use davit_strategy::MANAGER_MAX;
 use serde_json::Value;
 
 use crate::context::Context;
 
-/// The longest name of a manager, in bytes.
-const MANAGER_BYTES: usize = 128;
 const USER_AGENT: &str = "user-agent";
 
 /// What a write does to `managedFields`.
@@ -47,7 +46,7 @@ pub(crate) fn manager(context: &Context) -> String {
     };
     let mut manager = String::new();
     for c in name.chars().filter(|c| !c.is_control()) {
-        if manager.len() + c.len_utf8() > MANAGER_BYTES {
+        if manager.len() + c.len_utf8() > MANAGER_MAX {
             break;
         }
         manager.push(c);

@@ -12,6 +12,7 @@ mod escalation;
 mod params;
 mod update;
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use davit_access::{UserInfo, Warnings};
@@ -214,11 +215,9 @@ impl Writer<'_> {
 /// Adds the faults of fields about which nothing was said yet: the declared limits of a kind and
 /// its strategy overlap.
 fn add_missing(found: &mut Vec<FieldError>, declared: Vec<FieldError>) {
-    for fault in declared {
-        if !found.iter().any(|known| known.field == fault.field) {
-            found.push(fault);
-        }
-    }
+    let mut known: HashSet<String> = found.iter().map(|fault| fault.field.clone()).collect();
+    let missing = |fault: &FieldError| known.insert(fault.field.clone());
+    found.extend(declared.into_iter().filter(missing));
 }
 
 /// Bounds a compare-and-swap loop in time.

@@ -117,15 +117,17 @@ impl Registry {
             }
             false
         });
+        let running = |entry: &&Entry| entry.state == State::Running;
+        let mut running = self.entries.values().filter(running).count();
         for (path, generation) in found {
             let entry = self.entries.entry(path.clone()).or_insert_with(|| Entry {
                 generation: *generation,
                 state: State::Due(now),
                 failures: 0,
             });
-            let running = plan.register.len();
             if matches!(entry.state, State::Due(at) if at <= now) && running < MAX_RUNNING {
                 entry.state = State::Running;
+                running += 1;
                 plan.register.push((path.clone(), *generation));
             }
         }
@@ -151,9 +153,15 @@ async fn watch(handlers: Handlers, dir: PathBuf) {
     let manager = handlers.devices.clone();
     let mut registry = Registry::default();
     let mut running: JoinSet<(PathBuf, bool)> = JoinSet::new();
+    let mut too_many = false;
     loop {
-        let found = scan::sockets(&dir);
-        let plan = registry.plan(&found, Instant::now());
+        let found = scan::sockets(&dir, registry.entries.keys());
+        // Once, and not twice a second.
+        if found.too_many && !too_many {
+            tracing::warn!(dir = %dir.display(), "too many files in the plugin registry; new plugins may be left out");
+        }
+        too_many = found.too_many;
+        let plan = registry.plan(&found.sockets, Instant::now());
         for path in &plan.deregister {
             tracing::info!(socket = %path.display(), "plugin socket is gone or new");
             handlers.disconnect(path);

@@ -499,6 +499,7 @@ pub(crate) async fn run_node(
     // Until the runtime is there nothing is asked of it.
     let none = Arc::new(Hollow::default());
     let mut node = davit_node::NodeOptions::new(node_name(options)?, node_paths.kubelet(), none);
+    node.se_linux = matches!(options.runtime()?, RuntimeKind::Cri(_));
     node.log_dir = node_paths.pod_logs();
     node.static_pod_dir = Some(node_paths.static_pods());
     if node.mounts {

@@ -282,6 +282,7 @@ impl Inner {
 
     /// Answers with the pod's addresses, and with the numbers of the changes that it is among pods.
     fn attach(&self, pod: &PodNetwork) -> Result<(Vec<String>, Changes), Error> {
+        pod.check_addresses()?;
         let ports = host_ports(&pod.ports)?;
         let bandwidth = pod.bandwidth().map_err(Error)?;
         let link = self.link(pod);

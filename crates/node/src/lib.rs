@@ -29,6 +29,7 @@ mod resize;
 mod restart_all;
 mod runtime_conditions;
 mod runtime_state;
+mod se_linux;
 mod security;
 mod server;
 pub mod shutdown;

@@ -43,6 +43,8 @@ pub struct NodeOptions {
     pub runtime: Arc<dyn Runtime>,
     /// What the network of this node's pods does beyond connecting them.
     pub network: NetworkAbilities,
+    /// Whether the runtime labels processes and files for SELinux, as others than davit's own do.
+    pub se_linux: bool,
     /// Directory of static pods.
     pub static_pod_dir: Option<PathBuf>,
     /// Address the node server binds to.
@@ -142,6 +144,7 @@ impl NodeOptions {
             log_dir: PathBuf::from("/var/log/pods"),
             runtime,
             network: NetworkAbilities::ALL,
+            se_linux: true,
             static_pod_dir: None,
             address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             port: 0,

@@ -44,7 +44,24 @@ pub struct Bandwidth {
     pub egress: Option<u64>,
 }
 
+/// Annotation: addresses that the pod is to have, separated by commas. CNI plugins take them, where the node's operator lets
+/// pods choose.
+pub(crate) const WISHED_ADDRESSES: &str = "davit.dev/pod-ips";
+
 impl PodNetwork {
+    /// Refuses a pod that chooses its addresses, for networks in which none does: it would have others than it was told.
+    ///
+    /// # Errors
+    /// The annotation is there.
+    pub fn check_addresses(&self) -> Result<(), Error> {
+        if self.annotations.contains_key(WISHED_ADDRESSES) {
+            return Err(Error(format!(
+                "annotation {WISHED_ADDRESSES}: pods choose no addresses on this node, whose network is no CNI plugin's"
+            )));
+        }
+        Ok(())
+    }
+
     /// What the pod's annotations say of bandwidth.
     ///
     /// # Errors
@@ -104,7 +121,8 @@ impl Network for Loopback {
         Ok(())
     }
 
-    async fn attach(&self, _pod: &PodNetwork) -> Result<Vec<String>, Error> {
+    async fn attach(&self, pod: &PodNetwork) -> Result<Vec<String>, Error> {
+        pod.check_addresses()?;
         Ok(Vec::new())
     }
 

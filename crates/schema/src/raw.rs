@@ -127,13 +127,16 @@ fn number(text: &str) -> Option<Number> {
 
 /// Whether a value nests deeper than [`MAX_DEPTH`].
 pub(crate) fn too_deep(value: &Value) -> bool {
-    fn walk(value: &Value, left: usize) -> bool {
-        match value {
-            Value::Array(_) | Value::Object(_) if left == 0 => true,
-            Value::Array(items) => items.iter().any(|v| walk(v, left - 1)),
-            Value::Object(map) => map.values().any(|v| walk(v, left - 1)),
-            _ => false,
-        }
+    is_deeper(value, MAX_DEPTH, &mut 0)
+}
+
+/// Whether a value has more levels than `left`; `looked` is moved on by the values that were looked at.
+pub(crate) fn is_deeper(value: &Value, left: usize, looked: &mut usize) -> bool {
+    *looked = looked.saturating_add(1);
+    match value {
+        Value::Array(_) | Value::Object(_) if left == 0 => true,
+        Value::Array(items) => items.iter().any(|v| is_deeper(v, left - 1, looked)),
+        Value::Object(map) => map.values().any(|v| is_deeper(v, left - 1, looked)),
+        _ => false,
     }
-    walk(value, MAX_DEPTH)
 }

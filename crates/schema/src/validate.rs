@@ -9,6 +9,7 @@ use davit_api::field::{self, ErrorList, FieldError, Path};
 use davit_api::kinds::{
     Field, FieldType, ListType, TypeBody, TypeDef, TypeId, TypeTable, Validation,
 };
+use davit_api::status::MOST_CAUSES;
 use serde_json::Value;
 
 mod format;
@@ -41,7 +42,7 @@ struct Walk<'t> {
 
 impl<'t> Walk<'t> {
     fn value(&mut self, ty: &FieldType, new: &Value, old: Option<&Value>, path: &Path) {
-        if old == Some(new) {
+        if old == Some(new) || self.errors.len() > MOST_CAUSES {
             return;
         }
         if let FieldType::Named(id) = ty {
@@ -50,9 +51,10 @@ impl<'t> Walk<'t> {
         match (self.types.resolve_type(ty), new) {
             (FieldType::List(item), Value::Array(items)) => {
                 // Elements have no identity here, so one that was there before is one that stayed.
-                let before = old.and_then(Value::as_array);
+                let before = old.and_then(Value::as_array).into_iter().flatten();
+                let before: HashSet<&Value> = before.collect();
                 for (i, value) in items.iter().enumerate() {
-                    if before.is_none_or(|b| !b.contains(value)) {
+                    if !before.contains(value) {
                         self.value(item, value, None, &path.index(i));
                     }
                 }

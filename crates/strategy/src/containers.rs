@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
+use davit_api::status::MOST_CAUSES;
 use serde_json::Value;
 
 use super::fields::{choice, not_negative, optional_choice, required};
@@ -13,7 +14,7 @@ use super::{fields, resources, volumes};
 /// What containers may refer to.
 pub(super) struct Scope<'a> {
     /// Names of the pod's volumes.
-    pub(super) volumes: Vec<&'a str>,
+    pub(super) volumes: HashSet<&'a str>,
     /// Names of the pod's resource claims.
     pub(super) claims: HashSet<&'a str>,
     /// Whether the pod uses the network of the node.
@@ -36,6 +37,9 @@ pub(super) fn all(spec: &Value, scope: &Scope<'_>, path: &Path, errors: &mut Err
     let mut taken: HashSet<&str> = HashSet::new();
     let mut host_ports = HashSet::new();
     for (i, c) in containers.iter().enumerate() {
+        if errors.len() > MOST_CAUSES {
+            return;
+        }
         let path = at_containers.index(i);
         common(c, scope, &path, errors);
         unique_name(c, &mut taken, &path, errors);
@@ -46,6 +50,9 @@ pub(super) fn all(spec: &Value, scope: &Scope<'_>, path: &Path, errors: &mut Err
     }
     let mut init_ports = HashSet::new();
     for (i, c) in list_at(spec, &["initContainers"]).iter().enumerate() {
+        if errors.len() > MOST_CAUSES {
+            return;
+        }
         let path = path.child("initContainers").index(i);
         common(c, scope, &path, errors);
         unique_name(c, &mut taken, &path, errors);
@@ -54,11 +61,15 @@ pub(super) fn all(spec: &Value, scope: &Scope<'_>, path: &Path, errors: &mut Err
         init_ports.clear();
         unique_host_ports(c, &mut init_ports, &path, errors);
     }
+    let names: HashSet<&str> = containers.iter().map(|c| str_at(c, &["name"])).collect();
     for (i, c) in list_at(spec, &["ephemeralContainers"]).iter().enumerate() {
+        if errors.len() > MOST_CAUSES {
+            return;
+        }
         let path = path.child("ephemeralContainers").index(i);
         common(c, scope, &path, errors);
         unique_name(c, &mut taken, &path, errors);
-        ephemeral(c, containers, &path, errors);
+        ephemeral(c, &names, &path, errors);
     }
 }
 
@@ -303,7 +314,7 @@ fn mounts(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
         let name = str_at(mount, &["name"]);
         if name.is_empty() {
             errors.push(FieldError::required(&path.child("name"), ""));
-        } else if !scope.volumes.contains(&name) {
+        } else if !scope.volumes.contains(name) {
             errors.push(FieldError::not_found(&path.child("name"), name));
         }
         let target = str_at(mount, &["mountPath"]);
@@ -339,7 +350,7 @@ fn mounts(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
         let name = str_at(device, &["name"]);
         if name.is_empty() {
             errors.push(FieldError::required(&path.child("name"), ""));
-        } else if !scope.volumes.contains(&name) {
+        } else if !scope.volumes.contains(name) {
             errors.push(FieldError::not_found(&path.child("name"), name));
         }
         required(device, "devicePath", &path, errors);
@@ -572,7 +583,7 @@ fn init(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-fn ephemeral(c: &Value, containers: &[Value], path: &Path, errors: &mut ErrorList) {
+fn ephemeral(c: &Value, containers: &HashSet<&str>, path: &Path, errors: &mut ErrorList) {
     const NOT_ALLOWED: [&str; 7] = [
         "ports",
         "livenessProbe",
@@ -589,7 +600,7 @@ fn ephemeral(c: &Value, containers: &[Value], path: &Path, errors: &mut ErrorLis
         }
     }
     let target = str_at(c, &["targetContainerName"]);
-    if !target.is_empty() && !containers.iter().any(|c| str_at(c, &["name"]) == target) {
+    if !target.is_empty() && !containers.contains(target) {
         errors.push(FieldError::not_found(
             &path.child("targetContainerName"),
             target,

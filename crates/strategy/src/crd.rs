@@ -3,12 +3,14 @@
 //! Where all versions of a definition have the same schema, subresources or columns, the original
 //! speaks of them as of one at the top of the spec, and so do the paths of errors here.
 
+use std::collections::HashSet;
+
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::names;
 use davit_schema::structural::{SchemaCheck, SimplePath, Structural, check_schema, is_selectable};
 use serde_json::{Value, json};
 
-use super::json::{at, at_mut, has, list_at, set, str_at};
+use super::json::{at, at_mut, has, list_at, repeats, set, str_at};
 use super::{KindInfo, Strategy, access, meta};
 
 mod approval;
@@ -234,15 +236,17 @@ fn stored_versions(obj: &Value, errors: &mut ErrorList) {
         return;
     }
     let versions = list_at(obj, &["spec", "versions"]);
+    let there: HashSet<&Value> = stored.iter().collect();
     for version in versions.iter().filter(|version| version["storage"] == true) {
-        if !stored.contains(&version["name"]) {
+        if !there.contains(&version["name"]) {
             let name = str_at(version, &["name"]);
             let why = format!("must have the storage version {name}");
             errors.push(FieldError::invalid(&path, stored.to_vec(), why));
         }
     }
+    let known: HashSet<&Value> = versions.iter().map(|version| &version["name"]).collect();
     for (i, name) in stored.iter().enumerate() {
-        if !versions.iter().any(|version| version["name"] == *name) {
+        if !known.contains(name) {
             let text = name.as_str().unwrap_or_default();
             let why = format!(
                 "missing from spec.versions; {text} was previously a storage version, and must \
@@ -276,6 +280,13 @@ fn versions(spec: &Value, old: Option<&Value>, path: &Path, errors: &mut ErrorLi
         }
     }
     let has_status = |version: &Value| has(version, &["subresources", "status"]);
+    const SHARED: [&str; 4] = [
+        "schema",
+        "subresources",
+        "additionalPrinterColumns",
+        "selectableFields",
+    ];
+    let [schemas, below, printed, selected] = SHARED.map(|key| shared(versions, key).is_none());
     for (i, version) in versions.iter().enumerate() {
         let at = at_versions.index(i);
         let name = str_at(version, &["name"]);
@@ -288,28 +299,23 @@ fn versions(spec: &Value, old: Option<&Value>, path: &Path, errors: &mut ErrorLi
             ));
         }
         deprecation(version, &at, errors);
-        if shared(versions, "schema").is_none() {
+        if schemas {
             let old = old_schema(old, name);
             let status = has_status(version);
             schema(&version["schema"], old, status, &at.child("schema"), errors);
         }
-        if shared(versions, "subresources").is_none() {
+        if below {
             subresources(&version["subresources"], &at.child("subresources"), errors);
         }
-        if shared(versions, "additionalPrinterColumns").is_none() {
+        if printed {
             columns(version, &at, errors);
         }
-        if shared(versions, "selectableFields").is_none() {
+        if selected {
             let schema = &version["schema"]["openAPIV3Schema"];
             selectable(&version["selectableFields"], schema, &at, errors);
         }
     }
-    let unique = (1..versions.len()).all(|i| {
-        versions[..i]
-            .iter()
-            .all(|v| v["name"] != versions[i]["name"])
-    });
-    if !unique {
+    if repeats(versions.iter().map(|v| &v["name"])).contains(&true) {
         let why = "must contain unique version names";
         errors.push(FieldError::invalid(&at_versions, versions.to_vec(), why));
     }

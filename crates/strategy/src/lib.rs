@@ -73,7 +73,10 @@ mod volumes;
 mod workloads;
 
 pub use access::KindInfo;
-pub use meta::{validate as validate_metadata, validate_update as validate_metadata_update};
+pub use meta::{
+    MANAGER_MAX, manager_name, validate as validate_metadata,
+    validate_update as validate_metadata_update,
+};
 pub use resource::admin_requests;
 
 /// Deletion propagation that applies when the caller asks for none.

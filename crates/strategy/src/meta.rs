@@ -1,5 +1,7 @@
 //! Metadata: what every object has in common.
 
+use std::collections::HashSet;
+
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each, quote};
 use davit_api::names::{self, NameRule};
 use serde_json::{Value, json};
@@ -9,6 +11,10 @@ use super::json::{at, bool_at, entries_at, int_at, list_at, same, str_at};
 
 /// Bytes of all annotations of an object together.
 const ANNOTATIONS_MAX: usize = 256 * 1024;
+/// The longest name of a manager of fields, in bytes.
+pub const MANAGER_MAX: usize = 128;
+/// The longest name of the subresource by which fields are owned, in bytes.
+const SUBRESOURCE_MAX: usize = 256;
 const IMMUTABLE: &str = "field is immutable";
 
 /// Which rule names of a kind follow.
@@ -73,12 +79,14 @@ pub fn validate_update(kind: &KindInfo, new: &Value, old: &Value) -> ErrorList {
     let path = Path::new("metadata");
     let mut errors = ErrorList::new();
     if !at(stored, &["deletionTimestamp"]).is_null() {
-        let known = list_at(stored, &["finalizers"]);
-        let added: Vec<String> = list_at(meta, &["finalizers"])
-            .iter()
-            .filter(|f| !known.contains(f))
-            .map(|f| quote(f.as_str().unwrap_or_default()))
-            .collect();
+        let texts = |of| {
+            list_at(of, &["finalizers"])
+                .iter()
+                .filter_map(Value::as_str)
+        };
+        let known: HashSet<&str> = texts(stored).collect();
+        let added = texts(meta).filter(|f| !known.contains(f)).map(quote);
+        let added: Vec<String> = added.collect();
         if !added.is_empty() {
             errors.push(FieldError::forbidden(
                 &path.child("finalizers"),
@@ -179,6 +187,39 @@ fn changeable(kind: &KindInfo, meta: &Value, path: &Path, errors: &mut ErrorList
         &path.child("finalizers"),
         errors,
     );
+    managers(
+        list_at(meta, &["managedFields"]),
+        &path.child("managedFields"),
+        errors,
+    );
+}
+
+/// Who owns fields has a name that can be told: each field that is in conflict names its owner.
+fn managers(entries: &[Value], path: &Path, errors: &mut ErrorList) {
+    for (i, entry) in entries.iter().enumerate() {
+        let path = path.index(i);
+        manager_name(str_at(entry, &["manager"]), &path.child("manager"), errors);
+        if str_at(entry, &["subresource"]).len() > SUBRESOURCE_MAX {
+            let path = path.child("subresource");
+            errors.push(FieldError::too_long(&path, SUBRESOURCE_MAX));
+        }
+    }
+}
+
+/// Faults of the name of a manager of fields, in requests and in objects.
+pub fn manager_name(name: &str, path: &Path, errors: &mut ErrorList) {
+    if name.len() > MANAGER_MAX {
+        // Of what is longer not each character is told: each would show the whole.
+        errors.push(FieldError::too_long(path, MANAGER_MAX));
+        return;
+    }
+    for (at, c) in name.char_indices().filter(|(_, c)| c.is_control()) {
+        let why = format!(
+            "invalid character U+{:04X} (at position {at})",
+            u32::from(c)
+        );
+        errors.push(FieldError::invalid(path, name, why));
+    }
 }
 
 /// Faults of the labels and annotations of a pod template.
@@ -214,7 +255,7 @@ pub(super) fn annotations(annotations: &Value, path: &Path, errors: &mut ErrorLi
 }
 
 fn owners(owners: &[Value], path: &Path, errors: &mut ErrorList) {
-    let mut controller: Option<String> = None;
+    let (mut controller, mut several): (Option<String>, bool) = (None, false);
     // As in the original the faults do not say which of the owners it is.
     for owner in owners {
         let version = str_at(owner, &["apiVersion"]);
@@ -241,13 +282,15 @@ fn owners(owners: &[Value], path: &Path, errors: &mut ErrorList) {
         }
         if bool_at(owner, &["controller"]) {
             let name = format!("{}/{}", str_at(owner, &["kind"]), str_at(owner, &["name"]));
-            if let Some(first) = &controller {
+            // Told once: it shows all of them.
+            if let Some(first) = controller.as_ref().filter(|_| !several) {
+                several = true;
                 let fault = format!(
                     "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
                 );
                 errors.push(FieldError::invalid(path, owners.to_vec(), fault));
             } else {
-                controller = Some(name);
+                controller.get_or_insert(name);
             }
         }
     }

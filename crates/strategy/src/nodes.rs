@@ -5,7 +5,7 @@ use davit_api::names;
 use serde_json::{Value, json};
 
 use super::json::{
-    at, at_mut, bool_at, entries_at, has, list_at, object_mut, remove, same, set, str_at,
+    at, at_mut, bool_at, entries_at, has, list_at, object_mut, remove, repeats, same, set, str_at,
 };
 use super::{KindInfo, Strategy, access, meta, network, resources, scheduling};
 
@@ -141,12 +141,11 @@ fn content(node: &Value, errors: &mut ErrorList) {
         }
     }
     declared_features(node, errors);
-    for (i, address) in list_at(node, &["status", "addresses"]).iter().enumerate() {
-        let earlier = &list_at(node, &["status", "addresses"])[..i];
-        if earlier.contains(address) {
-            let path = Path::new("status").child("addresses").index(i);
-            errors.push(FieldError::duplicate(&path, address.clone()));
-        }
+    let addresses = list_at(node, &["status", "addresses"]);
+    let twins = addresses.iter().enumerate().zip(repeats(addresses));
+    for ((i, address), _) in twins.filter(|(_, is_twin)| *is_twin) {
+        let path = Path::new("status").child("addresses").index(i);
+        errors.push(FieldError::duplicate(&path, address.clone()));
     }
 }
 
@@ -183,7 +182,12 @@ fn declared_features(node: &Value, errors: &mut ErrorList) {
 }
 
 fn taints(taints: &[Value], path: &Path, errors: &mut ErrorList) {
-    for (i, taint) in taints.iter().enumerate() {
+    let twins = repeats(
+        taints
+            .iter()
+            .map(|t| ["key", "effect"].map(|k| str_at(t, &[k]))),
+    );
+    for ((i, taint), is_twin) in taints.iter().enumerate().zip(twins) {
         let path = path.index(i);
         let text = |key: &str| str_at(taint, &[key]);
         let faults = names::check_qualified_name(text("key"));
@@ -198,8 +202,7 @@ fn taints(taints: &[Value], path: &Path, errors: &mut ErrorList) {
             ));
         }
         scheduling::effect(text("effect"), false, &path.child("effect"), errors);
-        let twin = |t: &Value| ["key", "effect"].iter().all(|k| str_at(t, &[k]) == text(k));
-        if taints[..i].iter().any(twin) {
+        if is_twin {
             let what = "taints must be unique by key and effect pair";
             let mut error = FieldError::duplicate(&path, taint.clone());
             what.clone_into(&mut error.detail);

@@ -2,7 +2,7 @@
 
 mod warnings;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
@@ -88,6 +88,7 @@ impl Strategy for Pod {
         if !found.is_empty() {
             // what was let in earlier may be carried on
             let before = faults(old);
+            let before: HashSet<&FieldError> = before.iter().collect();
             found.retain(|fault| !before.contains(fault));
         }
         errors.extend(found);
@@ -511,13 +512,13 @@ fn status_update(new: &Value, old: &Value, errors: &mut ErrorList) {
         // a sidecar restarts whatever the policy of the pod is, so it is judged by its own
         transitions(new, old, "initContainerStatuses", "OnFailure", errors);
     }
+    let claims = names_of(list_at(new, &["spec", "resourceClaims"]));
     for (i, claim) in list_at(new, &["status", "resourceClaimStatuses"])
         .iter()
         .enumerate()
     {
         let name = str_at(claim, &["name"]);
-        let known = |c: &Value| str_at(c, &["name"]) == name;
-        if !list_at(new, &["spec", "resourceClaims"]).iter().any(known) {
+        if !claims.contains_key(name) {
             let path = path.child("resourceClaimStatuses").index(i).child("name");
             let fault = "must match the name of an entry in `spec.resourceClaims`";
             errors.push(FieldError::invalid(&path, name, fault));
@@ -542,10 +543,11 @@ fn status_update(new: &Value, old: &Value, errors: &mut ErrorList) {
 fn addresses(new: &Value, old: &Value, key: &str, errors: &mut ErrorList) {
     let path = Path::new("status").child(key);
     let list = list_at(new, &["status", key]);
-    let known = list_at(old, &["status", key]);
+    let known = list_at(old, &["status", key]).iter();
+    let known: HashSet<&str> = known.map(|k| str_at(k, &["ip"])).collect();
     for (i, entry) in list.iter().enumerate() {
         let ip = str_at(entry, &["ip"]);
-        if !known.iter().any(|k| str_at(k, &["ip"]) == ip) {
+        if !known.contains(ip) {
             errors.extend(invalid_each(&path.index(i), ip, names::check_ip(ip)));
         }
     }
@@ -571,15 +573,17 @@ fn transitions(new: &Value, old: &Value, list: &str, policy: &str, errors: &mut 
     }
     let path = Path::new("status").child(list);
     let now = list_at(new, &["status", list]);
+    let (places, restarted) = (names_of(now), restarting(old));
     for before in list_at(old, &["status", list]) {
         let terminated = at(before, &["state", "terminated"]);
         let failed = int_at(terminated, &["exitCode"]).unwrap_or(0) != 0;
         let name = str_at(before, &["name"]);
-        if terminated.is_null() || (failed && policy == "OnFailure") || restarts(old, name) {
+        if terminated.is_null() || (failed && policy == "OnFailure") || restarted.contains(name) {
             continue;
         }
-        let position = now.iter().position(|s| str_at(s, &["name"]) == name);
-        let Some(i) = position else { continue };
+        let Some(&i) = places.get(name) else {
+            continue;
+        };
         if at(&now[i], &["state", "terminated"]).is_null() {
             let why = "may not be transitioned to non-terminated state";
             errors.push(FieldError::forbidden(&path.index(i).child("state"), why));
@@ -596,15 +600,20 @@ fn restarts_all(pod: &Value) -> bool {
         .any(|rule| str_at(rule, &["action"]) == "RestartAllContainers")
 }
 
-/// Whether a container has a restart policy or rules of its own.
-fn restarts(pod: &Value, name: &str) -> bool {
-    ["initContainers", "containers"].iter().any(|list| {
-        list_at(pod, &["spec", list]).iter().any(|c| {
-            str_at(c, &["name"]) == name
-                && (!str_at(c, &["restartPolicy"]).is_empty()
-                    || !is_empty(at(c, &["restartPolicyRules"])))
-        })
-    })
+/// The containers that have a restart policy or rules of their own.
+fn restarting(pod: &Value) -> HashSet<&str> {
+    let lists = ["initContainers", "containers"].into_iter();
+    let all = lists.flat_map(|list| list_at(pod, &["spec", list]));
+    let own = all.filter(|c| {
+        !str_at(c, &["restartPolicy"]).is_empty() || !is_empty(at(c, &["restartPolicyRules"]))
+    });
+    own.map(|c| str_at(c, &["name"])).collect()
+}
+
+/// Where each name is first in a list.
+fn names_of(list: &[Value]) -> HashMap<&str, usize> {
+    let each = list.iter().enumerate().rev();
+    each.map(|(i, of)| (str_at(of, &["name"]), i)).collect()
 }
 
 fn ephemeral_update(new: &Value, old: &Value, errors: &mut ErrorList) {
@@ -612,14 +621,15 @@ fn ephemeral_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let path = Path::new("spec").child(KEY);
     pod_spec::validate(at(new, &["spec"]), true, &Path::new("spec"), errors);
     let now = list_at(new, &["spec", KEY]);
+    let places = names_of(now);
     for before in list_at(old, &["spec", KEY]) {
         let name = str_at(before, &["name"]);
-        match now.iter().position(|c| str_at(c, &["name"]) == name) {
+        match places.get(name) {
             None => {
                 let why = format!("existing ephemeral containers \"{name}\" may not be removed\n");
                 errors.push(FieldError::forbidden(&path, why));
             }
-            Some(i) if !same(&now[i], before) => {
+            Some(&i) if !same(&now[i], before) => {
                 let mut changed = Vec::new();
                 differences(&now[i], before, "", &mut changed);
                 let why = format!(

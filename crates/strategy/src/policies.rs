@@ -1,5 +1,7 @@
 //! Admission policies and their bindings: expressions must compile.
 
+use std::collections::HashSet;
+
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::labels::validate_label_selector;
 use davit_api::names;
@@ -8,7 +10,7 @@ use davit_cel::{Env, Type};
 use serde_json::Value;
 
 use super::fields::optional_choice;
-use super::json::{at, at_mut, default, has, list_at, same, str_at};
+use super::json::{at, at_mut, default, has, list_at, repeats, same, str_at};
 use super::{KindInfo, Strategy, cluster, fields, meta, status_conditions};
 use crate::conditions::{validate_conditions, validate_expression};
 
@@ -227,6 +229,7 @@ fn validations(spec: &Value, envs: &Environments, path: &Path, errors: &mut Erro
 fn audit_annotations(obj: &Value, envs: &Environments, path: &Path, errors: &mut ErrorList) {
     let policy = str_at(obj, &["metadata", "name"]);
     let annotations = list_at(obj, &["spec", "auditAnnotations"]);
+    let mut seen = HashSet::new();
     for (n, annotation) in annotations.iter().enumerate() {
         let path = path.child("auditAnnotations").index(n);
         let key = str_at(annotation, &["key"]);
@@ -252,8 +255,7 @@ fn audit_annotations(obj: &Value, envs: &Environments, path: &Path, errors: &mut
                 &[Type::String, Type::Null],
             ));
         }
-        let is_twin = |a: &Value| str_at(a, &["key"]) == key;
-        if annotations[..n].iter().any(is_twin) {
+        if !seen.insert(key) {
             errors.push(FieldError::duplicate(&at_key, key));
         }
     }
@@ -334,11 +336,12 @@ fn match_resources(value: &Value, path: &Path, required: bool, errors: &mut Erro
         for (n, rule) in list_at(value, &[key]).iter().enumerate() {
             let path = path.child(key).index(n);
             let objects = list_at(rule, &["resourceNames"]);
-            for (n, name) in objects.iter().enumerate() {
+            let twins = repeats(objects);
+            for ((n, name), is_twin) in objects.iter().enumerate().zip(twins) {
                 let path = path.child("resourceNames").index(n);
                 let text = name.as_str().unwrap_or_default();
                 errors.extend(invalid_each(&path, text, names::check_path_segment(text)));
-                if objects[..n].contains(name) {
+                if is_twin {
                     errors.push(FieldError::duplicate(&path, text));
                 }
             }
@@ -446,7 +449,7 @@ fn actions(spec: &Value, path: &Path, errors: &mut ErrorList) {
             "at least one validation action is required",
         ));
     }
-    for (n, action) in actions.iter().enumerate() {
+    for ((n, action), is_twin) in actions.iter().enumerate().zip(repeats(&actions)) {
         if !matches!(*action, "Deny" | "Warn" | "Audit") {
             errors.push(FieldError::not_supported(
                 &path.index(n),
@@ -454,7 +457,7 @@ fn actions(spec: &Value, path: &Path, errors: &mut ErrorList) {
                 &["Audit", "Deny", "Warn"],
             ));
         }
-        if actions[..n].contains(action) {
+        if is_twin {
             errors.push(FieldError::duplicate(&path.index(n), *action));
         }
     }

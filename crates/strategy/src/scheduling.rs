@@ -1,5 +1,7 @@
 //! What a pod says about nodes and neighbours: tolerations, affinity, spreading.
 
+use std::collections::{HashMap, HashSet};
+
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::{Value, json};
@@ -174,7 +176,8 @@ fn merge_keys(term: &mut Value, labels: &Value) {
     }
     if let Some(Value::Array(expressions)) = at_mut(selector, &["matchExpressions"]) {
         // a second attempt to create the pod does not add them again
-        added.retain(|one| !expressions.contains(one));
+        let there: HashSet<&Value> = expressions.iter().collect();
+        added.retain(|one| !there.contains(one));
         expressions.append(&mut added);
     }
 }
@@ -199,20 +202,21 @@ fn label_keys(term: &Value, path: &Path, errors: &mut ErrorList) {
         }
     }
     let (wanted, unwanted) = (keys("matchLabelKeys"), keys("mismatchLabelKeys"));
-    let mut seen: Vec<&str> = entries_at(selector, &["matchLabels"])
+    let mut seen: HashSet<&str> = entries_at(selector, &["matchLabels"])
         .map(|(key, _)| key.as_str())
         .collect();
+    // the last of equal keys is named
+    let last: HashMap<&str, usize> = wanted.iter().enumerate().map(|(i, k)| (*k, i)).collect();
     for requirement in list_at(selector, &["matchExpressions"]) {
         let key = str_at(requirement, &["key"]);
-        // the key itself has made one expression; the last of equal keys is named
-        if let Some(i) = wanted.iter().rposition(|k| *k == key)
-            && seen.contains(&key)
-        {
+        // the key itself has made one expression
+        let is_new = seen.insert(key);
+        if let Some(i) = last.get(key).filter(|_| !is_new) {
             let fault = "exists in both matchLabelKeys and labelSelector";
-            errors.push(FieldError::invalid(&path.index(i), key, fault));
+            errors.push(FieldError::invalid(&path.index(*i), key, fault));
         }
-        seen.push(key);
     }
+    let unwanted: HashSet<&str> = unwanted.into_iter().collect();
     for (i, key) in wanted.iter().enumerate() {
         if unwanted.contains(key) {
             let fault = "exists in both matchLabelKeys and mismatchLabelKeys";
@@ -244,7 +248,7 @@ fn pod_term(term: &Value, path: &Path, errors: &mut ErrorList) {
 
 /// Faults of the topology spread constraints of a pod.
 pub(super) fn spread(constraints: &[Value], path: &Path, errors: &mut ErrorList) {
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for (i, constraint) in constraints.iter().enumerate() {
         let path = path.index(i);
         let skew = int_at(constraint, &["maxSkew"]).unwrap_or(0);
@@ -263,11 +267,10 @@ pub(super) fn spread(constraints: &[Value], path: &Path, errors: &mut ErrorList)
             let path = path.child("whenUnsatisfiable");
             errors.push(FieldError::not_supported(&path, action, &actions));
         }
-        if seen.contains(&(key, action)) {
+        if !seen.insert((key, action)) {
             let path = path.child("{topologyKey, whenUnsatisfiable}");
             errors.push(FieldError::duplicate(&path, format!("{{{key}, {action}}}")));
         }
-        seen.push((key, action));
         let domains = int_at(constraint, &["minDomains"]);
         if let Some(domains) = domains.filter(|d| *d <= 0) {
             let fault = "must be greater than zero";

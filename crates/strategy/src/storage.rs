@@ -1,13 +1,14 @@
 //! The kinds of storage.k8s.io.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
+use davit_api::status::MOST_CAUSES;
 use serde_json::Value;
 
 use super::fields::choice;
-use super::json::{at, default, is_empty, list_at, same, str_at};
+use super::json::{at, default, is_empty, list_at, repeats, same, str_at};
 use super::{Generic, KindInfo, Strategy, meta};
 
 mod attachments;
@@ -116,40 +117,43 @@ fn allowed_topologies(obj: &Value, errors: &mut ErrorList) {
             .map(|of| (str_at(of, &["key"]).to_owned(), texts(of)))
             .collect()
     };
+    let mut earlier = HashMap::new();
     for (i, term) in terms.iter().enumerate() {
         let path = Path::new("allowedTopologies")
             .index(i)
             .child("matchLabelExpressions");
         let expressions = list_at(term, &["matchLabelExpressions"]);
-        for (i, of) in expressions.iter().enumerate() {
-            let earlier = &expressions[..i];
-            topology_requirement(of, earlier, &path.index(i), errors);
+        let twins = repeats(expressions.iter().map(|e| str_at(e, &["key"])));
+        for ((i, of), is_twin) in expressions.iter().enumerate().zip(twins) {
+            topology_requirement(of, is_twin, &path.index(i), errors);
         }
         let this = meaning(term);
         // one without requirements is like the places not filled yet, as in the original
         let blanks = if this.is_empty() { terms.len() } else { 0 };
-        let twins = terms[..i].iter().filter(|t| meaning(t) == this).count();
-        for _ in 0..blanks + twins {
+        let twins = earlier.entry(this).or_insert(0_usize);
+        // As many as there are pairs of terms are neither told nor kept.
+        let room = MOST_CAUSES.saturating_sub(errors.len()).max(1);
+        for _ in 0..(blanks + *twins).min(room) {
             errors.push(FieldError::duplicate(&path, ""));
         }
+        *twins += 1;
     }
 }
 
-fn topology_requirement(of: &Value, earlier: &[Value], path: &Path, errors: &mut ErrorList) {
+fn topology_requirement(of: &Value, is_twin: bool, path: &Path, errors: &mut ErrorList) {
     let values = list_at(of, &["values"]);
     let at_values = path.child("values");
     if values.is_empty() {
         errors.push(FieldError::required(&at_values, ""));
     }
-    for (i, value) in values.iter().enumerate() {
-        if values[..i].contains(value) {
-            errors.push(FieldError::duplicate(&at_values.index(i), value.clone()));
-        }
+    let twins = values.iter().enumerate().zip(repeats(values));
+    for ((i, value), _) in twins.filter(|(_, is_twin)| *is_twin) {
+        errors.push(FieldError::duplicate(&at_values.index(i), value.clone()));
     }
     let key = str_at(of, &["key"]);
     let faults = names::check_qualified_name(key);
     errors.extend(invalid_each(&path.child("key"), key, faults));
-    if earlier.iter().any(|e| str_at(e, &["key"]) == key) {
+    if is_twin {
         errors.push(FieldError::duplicate(&path.child("key"), key));
     }
 }

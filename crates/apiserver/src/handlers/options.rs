@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 
-const MANAGER_BYTES: usize = 128;
 /// The field by which an object is selected alone.
 const NAME: &str = "metadata.name";
 
@@ -105,18 +104,7 @@ fn check_manager(manager: Option<&str>, is_apply: bool, faults: &mut ErrorList) 
             faults.push(FieldError::required(&path, "is required for apply patch"));
         }
         None => {}
-        Some(name) => {
-            if name.len() > MANAGER_BYTES {
-                faults.push(FieldError::too_long(&path, MANAGER_BYTES));
-            }
-            for (at, c) in name.char_indices().filter(|(_, c)| c.is_control()) {
-                let why = format!(
-                    "invalid character U+{:04X} (at position {at})",
-                    u32::from(c)
-                );
-                faults.push(FieldError::invalid(&path, name, why));
-            }
-        }
+        Some(name) => davit_strategy::manager_name(name, &path, faults),
     }
 }
 

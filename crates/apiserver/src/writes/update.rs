@@ -1,5 +1,7 @@
 //! Changing an object.
 
+use std::collections::HashSet;
+
 use davit_admission::{Operation, device_access};
 use davit_api::field::{FieldError, Path};
 use davit_api::status::Status;
@@ -183,7 +185,9 @@ impl Writer<'_> {
                 strategy.prepare_for_update(&mut new, &old.value);
                 let mut found = strategy.validate_update(&new, &old.value);
                 let mut declared = storage.shape().validate(&new, Some(&old.value));
-                declared.retain(|fault| !is_within_fixed(fault, &found));
+                let fixed = found.iter().filter(|f| f.detail == "field is immutable");
+                let fixed: HashSet<&str> = fixed.map(|f| f.field.as_str()).collect();
+                declared.retain(|fault| !is_within(&fault.field, &fixed));
                 add_missing(&mut found, declared);
                 found
             }
@@ -337,12 +341,11 @@ fn changed_metadata(new: &Value, old: &Value) -> Vec<FieldError> {
 }
 
 /// Whether a fault is of a part of what may not change at all, of which nothing more is said.
-fn is_within_fixed(fault: &FieldError, found: &[FieldError]) -> bool {
-    found
-        .iter()
-        .filter(|other| other.detail == "field is immutable")
-        .filter_map(|fixed| fault.field.strip_prefix(fixed.field.as_str()))
-        .any(|rest| rest.starts_with(['.', '[']))
+fn is_within(field: &str, fixed: &HashSet<&str>) -> bool {
+    !fixed.is_empty()
+        && field
+            .match_indices(['.', '['])
+            .any(|(end, _)| fixed.contains(&field[..end]))
 }
 
 /// A binding or a resize never ends an object's life.

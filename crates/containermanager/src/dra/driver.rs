@@ -251,10 +251,11 @@ impl Instance {
             }
             answer => answer?.cdi_devices,
         };
-        Ok(vec![PreparedDevice {
+        let devices = vec![PreparedDevice {
             cdi,
             ..PreparedDevice::default()
-        }])
+        }];
+        kept(devices).map_err(Status::internal)
     }
 
     /// Undoes claims.
@@ -364,14 +365,58 @@ fn result(
     devices: impl Iterator<Item = PreparedDevice>,
 ) -> Result<Vec<PreparedDevice>, String> {
     if error.is_empty() {
-        Ok(devices.collect())
+        kept(devices.collect())
     } else {
-        Err(error)
+        Err(shortened(&error))
     }
 }
 
 fn undone(error: String) -> Result<(), String> {
-    if error.is_empty() { Ok(()) } else { Err(error) }
+    if error.is_empty() {
+        Ok(())
+    } else {
+        Err(shortened(&error))
+    }
+}
+
+/// What a driver may say of one claim's devices, in bytes with [`PLACE`] for each text and device. It stays in the allocation
+/// log as long as the claim is in use, and stands in what podresources tells of all pods, which has a size.
+const MOST: usize = 128 << 10;
+const PLACE: usize = 16;
+/// Bytes of what a driver says that are passed on.
+const SHOWN: usize = 1024;
+
+/// The devices, if they can be kept.
+fn kept(devices: Vec<PreparedDevice>) -> Result<Vec<PreparedDevice>, String> {
+    let mut bytes = 0_usize;
+    for device in &devices {
+        bytes += PLACE;
+        let names = [&device.pool, &device.device].into_iter();
+        let names = names.chain(&device.requests).chain(&device.cdi);
+        for text in names.chain(&device.share) {
+            bytes += PLACE + text.len();
+            if text.contains(char::is_control) {
+                let text = shortened(text);
+                return Err(format!(
+                    "the driver's answer has a name with control characters: {text:?}"
+                ));
+            }
+        }
+        if bytes > MOST {
+            return Err(format!(
+                "the driver's answer about the claim's devices is longer than {MOST} bytes"
+            ));
+        }
+    }
+    Ok(devices)
+}
+
+/// The beginning of what a driver says.
+fn shortened(text: &str) -> String {
+    match text.floor_char_boundary(SHOWN) {
+        end if end < text.len() => format!("{}…", &text[..end]),
+        _ => text.to_owned(),
+    }
 }
 
 async fn limited<Q, A, F>(
@@ -396,12 +441,43 @@ fn text(status: &Status) -> String {
         Code::DeadlineExceeded => "DeadlineExceeded".to_owned(),
         code => format!("{code:?}"),
     };
-    format!("rpc error: code = {code} desc = {}", status.message())
+    let said = shortened(status.message());
+    format!("rpc error: code = {code} desc = {said}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It would have been in the log, and kept podresources from answering about any pod.
+    #[test]
+    fn what_is_kept_of_an_answer_has_a_size() {
+        let device = |cdi: Vec<String>| PreparedDevice {
+            requests: vec!["gpu".to_owned()],
+            pool: "node".to_owned(),
+            device: "gpu-0".to_owned(),
+            cdi,
+            share: None,
+        };
+        let answer = |devices: Vec<PreparedDevice>| result(String::new(), devices.into_iter());
+        let usual = vec![device(vec!["vendor.example/class=claim-uid-gpu-0".to_owned(); 8]); 32];
+        assert_eq!(answer(usual.clone()).unwrap().len(), 32);
+        for hostile in [
+            vec![device(vec!["c".repeat(1 << 20)])],
+            vec![device(vec![String::new(); 1 << 16])],
+            vec![device(Vec::new()); 1 << 16],
+            vec![device(vec!["vendor.example/class=\u{1b}[2J".to_owned()])],
+        ] {
+            let fault = answer(hostile).unwrap_err();
+            assert!(fault.len() < 400 && !fault.contains('\u{1b}'), "{fault}");
+        }
+        assert!(
+            result("e".repeat(1 << 20), usual.into_iter())
+                .unwrap_err()
+                .len()
+                < 1100
+        );
+    }
 
     #[test]
     fn item_102_the_first_known_service_counts() {

@@ -18,6 +18,13 @@ const DIAL: Duration = Duration::from_secs(10);
 const GET_INFO: Duration = Duration::from_secs(1);
 const NOTIFY: Duration = Duration::from_secs(5);
 
+/// Bytes of what a plugin calls itself: longer than any name that is valid.
+const LONGEST_NAME: usize = 400;
+/// Bytes of the path of its socket, as long as any path.
+const LONGEST_PATH: usize = 4096;
+/// Versions that it may serve.
+const MOST_VERSIONS: usize = 64;
+
 /// Why a plugin was not registered.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RegisterError {
@@ -41,8 +48,16 @@ pub(super) async fn register(handlers: &Handlers, socket: &Path) -> Result<(), R
         client.get_info(r)
     })
     .await?;
-    tracing::info!(socket = %socket.display(), kind = info.r#type, name = info.name, "plugin asks for registration");
-    match serve(handlers, socket, &info).await {
+    let served = match overlong(&info) {
+        // First of all: what is longer than any name would be logged and told, again and again.
+        Some(fault) => Err(fault),
+        None => {
+            let (kind, name) = (&info.r#type, &info.name);
+            tracing::info!(socket = %socket.display(), ?kind, ?name, "plugin asks for registration");
+            serve(handlers, socket, &info).await
+        }
+    };
+    match served {
         Ok(()) => {
             let told = notify(&mut client, true, String::new()).await;
             if told.is_err() {
@@ -58,6 +73,22 @@ pub(super) async fn register(handlers: &Handlers, socket: &Path) -> Result<(), R
             Err(RegisterError::Refused(text))
         }
     }
+}
+
+/// What of a plugin's answer is longer than any plugin has reason to make it.
+fn overlong(info: &pb::PluginInfo) -> Option<String> {
+    let versions = &info.supported_versions;
+    let fits = info.r#type.len() <= LONGEST_NAME
+        && info.name.len() <= LONGEST_NAME
+        && info.endpoint.len() <= LONGEST_PATH
+        && versions.len() <= MOST_VERSIONS
+        && versions.iter().all(|version| version.len() <= LONGEST_NAME);
+    (!fits).then(|| {
+        format!(
+            "its type, name and versions may have {LONGEST_NAME} bytes each, its endpoint {LONGEST_PATH}, and there may be \
+             {MOST_VERSIONS} versions"
+        )
+    })
 }
 
 async fn serve(handlers: &Handlers, socket: &Path, info: &pb::PluginInfo) -> Result<(), String> {
@@ -188,5 +219,33 @@ where
             call,
             status: Box::new(status),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_longer_than_any_name_is_not_looked_at() {
+        let good = pb::PluginInfo {
+            r#type: pb::DRA_PLUGIN.to_owned(),
+            name: "gpu.example.com".to_owned(),
+            endpoint: "/var/lib/kubelet/plugins/gpu/dra.sock".to_owned(),
+            supported_versions: vec!["v1.DRAPlugin".to_owned()],
+        };
+        assert_eq!(overlong(&good), None);
+        let attacks: [fn(&mut pb::PluginInfo); 5] = [
+            |info| info.r#type = "t".repeat(1 << 20),
+            |info| info.name = "n".repeat(1 << 20),
+            |info| info.endpoint = "/e".repeat(1 << 20),
+            |info| info.supported_versions = vec!["v".repeat(1 << 20)],
+            |info| info.supported_versions = vec![String::new(); 1 << 20],
+        ];
+        for attack in attacks {
+            let mut info = good.clone();
+            attack(&mut info);
+            assert!(overlong(&info).is_some_and(|fault| fault.len() < 400));
+        }
     }
 }

@@ -19,6 +19,7 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 
 use super::answers;
+use super::watch::Watchers;
 use crate::devices::{Manager, Rising};
 use crate::rate::Limit;
 
@@ -38,6 +39,7 @@ pub(super) struct Service {
     manager: Arc<Manager>,
     limit: Arc<Limit>,
     snapshot: Arc<Mutex<Option<Snapshot>>>,
+    watchers: Arc<Watchers>,
 }
 
 impl Service {
@@ -47,7 +49,13 @@ impl Service {
             manager,
             limit: Arc::new(limit),
             snapshot: Arc::default(),
+            watchers: Arc::default(),
         }
+    }
+
+    /// Who watches.
+    pub(super) fn watchers(&self) -> &Arc<Watchers> {
+        &self.watchers
     }
 
     /// Takes a call from the socket's limit.

@@ -7,7 +7,13 @@ const LEFT_OUT: &str = "(left out)";
 /// Fields of containers whose texts are users'.
 const TEXTS: [&str; 2] = ["command", "args"];
 /// Fields that are handed to drivers as they are.
-const OPAQUE: [&str; 4] = ["volumeAttributes", "parameters", "volumeHandle", "data"];
+const OPAQUE: [&str; 5] = [
+    "volumeAttributes",
+    "attachmentMetadata",
+    "parameters",
+    "volumeHandle",
+    "data",
+];
 /// Fields of which the words before `=` are told.
 const OPTIONS: &str = "mountOptions";
 /// Reasons of events whose messages repeat what a container has answered.
@@ -18,7 +24,8 @@ const SAID_BY_CONTAINERS: [&str; 4] = [
     "FailedPreStopHook",
 ];
 /// Reasons of events whose messages repeat what a driver or a mount helper has answered, options among it.
-const SAID_BY_OTHERS: [&str; 5] = [
+const SAID_BY_OTHERS: [&str; 6] = [
+    "FailedPrepareDynamicResources",
     "FailedMount",
     "FailedMapVolume",
     "FailedAttachVolume",
@@ -53,7 +60,8 @@ fn object(object: &mut Value) {
                     "annotations" => annotations(value),
                     text if OPAQUE.contains(&text) => opaque(value),
                     OPTIONS => options(value),
-                    "flexVolume" | "terminated" => part(value),
+                    "flexVolume" | "terminated" | "attachError" | "detachError" => part(value),
+                    "waiting" => waiting(value),
                     _ => self::object(value),
                 }
             }
@@ -118,6 +126,13 @@ fn part(value: &mut Value) {
         if let Some(given) = value.get_mut(key) {
             opaque(given);
         }
+    }
+}
+
+/// What a hook has answered, and what it was, is told with the container that waits for it.
+fn waiting(state: &mut Value) {
+    if state["reason"] == "PostStartHookError" {
+        part(state);
     }
 }
 
@@ -191,6 +206,10 @@ mod tests {
             {"provisioner": "d", "parameters": {"key": "s3cret"}},
             {"spec": {"devices": {"config": [{"opaque": {"driver": "d", "parameters": {"a": [{"b": "s3cret"}, 7]}}}]}}},
             {"status": {"containerStatuses": [{"lastState": {"terminated": {"exitCode": 1, "message": "s3cret"}}}]}},
+            {"status": {"containerStatuses": [{"state": {"waiting": {"reason": "PostStartHookError", "message": "exec hook s3cret"}}}]}},
+            {"status": {"attachError": {"message": "s3cret"}, "detachError": {"message": "s3cret"},
+                "attachmentMetadata": {"key": "s3cret"}}},
+            {"reason": "FailedPrepareDynamicResources", "message": "driver: s3cret"},
             {"reason": "Unhealthy", "message": "Readiness probe failed: s3cret", "involvedObject": {"name": "p"}},
             {"reason": "Scheduled", "message": "assigned"},
         ]});
@@ -201,7 +220,7 @@ mod tests {
             all["items"][4]["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"],
             1
         );
-        assert_eq!(all["items"][6]["message"], "assigned");
+        assert_eq!(all["items"][9]["message"], "assigned");
         assert_eq!(all["items"][0]["spec"]["csi"]["driver"], "d");
     }
 

@@ -87,23 +87,31 @@ fn pods_receive_and_send_no_more_than_they_may() {
 }
 
 #[test]
-fn what_is_no_bandwidth_is_refused() {
+fn what_a_pod_cannot_have_is_refused() {
     alone(|| {
         let machine = Machine::new();
         let namespace = Namespace::new();
-        let network = PodNetwork {
+        let with = |key: &str, value: &str| PodNetwork {
             sandbox_id: "a1".to_owned(),
             netns: namespace.path.clone(),
-            annotations: [(
-                "kubernetes.io/egress-bandwidth".to_owned(),
-                "999".to_owned(),
-            )]
-            .into(),
+            annotations: [(key.to_owned(), value.to_owned())].into(),
             ..PodNetwork::default()
         };
-        let refused = machine.links.attach_here(&network).unwrap_err();
-        let words = "failed to get bandwidth info from annotations: resource is unreasonably small (< 1kbit)";
-        assert_eq!(refused.to_string(), words);
-        assert_eq!(devices(&machine), 0);
+        for (key, value, words) in [
+            (
+                "kubernetes.io/egress-bandwidth",
+                "999",
+                "failed to get bandwidth info from annotations: resource is unreasonably small (< 1kbit)",
+            ),
+            (
+                "davit.dev/pod-ips",
+                "10.0.0.7",
+                "annotation davit.dev/pod-ips: pods choose no addresses on this node, whose network is no CNI plugin's",
+            ),
+        ] {
+            let refused = machine.links.attach_here(&with(key, value)).unwrap_err();
+            assert_eq!(refused.to_string(), words);
+            assert_eq!(devices(&machine), 0);
+        }
     });
 }

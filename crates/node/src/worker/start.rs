@@ -7,6 +7,7 @@ use crate::logs::{LogFile, remove_log};
 use crate::plan::{Start, backoff_key};
 use crate::runtime_conditions::network_problem;
 use crate::runtime_state::{PodRuntime, State};
+use crate::se_linux;
 use davit_podimages::{ImageVolumes, Present};
 use davit_pods::pod::Waiting;
 use davit_pods::pod::{PodExt, Role};
@@ -62,7 +63,9 @@ impl Worker {
             Ok(id) => {
                 tracing::debug!(pod = %self.pod.format(), %id, "sandbox is up");
                 self.ctx.metrics.started_pods.inc();
-                for (reason, text) in self.ctx.options.network.missing(&self.pod) {
+                let options = &self.ctx.options;
+                let labels = se_linux::missing(&self.pod, options.se_linux, se_linux::is_on);
+                for (reason, text) in options.network.missing(&self.pod).into_iter().chain(labels) {
                     let pod = self.pod.reference();
                     self.ctx.recorder.warning(&pod, reason, text);
                 }

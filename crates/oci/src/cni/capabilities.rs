@@ -1,13 +1,10 @@
 //! What plugins may ask for by their `capabilities`: conventions of CNI, and those containerd added.
 
-use crate::network::{Bandwidth, PodNetwork};
+use crate::network::{Bandwidth, PodNetwork, WISHED_ADDRESSES as IPS};
 use davit_proto::cri::v1 as cri;
 use serde_json::{Map, Value, json};
 
-/// Annotation: addresses the pod is to have, separated by commas (the `ips` capability).
-const IPS: &str = "davit.dev/pod-ips";
-
-/// `runtimeConfig` by capability. Whoever creates a pod chooses its address by the annotation, another pod's, too: it is
+/// `runtimeConfig` by capability; addresses are the capability `ips`. Whoever creates a pod chooses its address by the annotation, another pod's, too: it is
 /// taken only where the node's operator lets pods choose (`wished_addresses`).
 pub(super) fn of_pod(
     pod: &PodNetwork,

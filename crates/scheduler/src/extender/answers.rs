@@ -1,6 +1,6 @@
 //! Questions to extenders and what they say.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use futures::future::join_all;
@@ -199,8 +199,9 @@ fn judge(
     for name in wire::left(answer, names_only).unwrap_or_default() {
         let Some(node) = known.get(name.as_str()) else {
             return Err(ExtenderError::Answer(format!(
-                "extender {:?} claims a filtered node {name:?} which is not found in the input node list",
-                extender.name
+                "extender {:?} claims a filtered node {:?} which is not found in the input node list",
+                extender.name,
+                wire::shown(&name)
             )));
         };
         fits.insert(name, (*node).clone());
@@ -239,14 +240,19 @@ fn choose(
     for (name, uids, violations) in wire::preemptions(answer) {
         let Some(candidate) = sent.iter().find(|c| *c.node.name == *name) else {
             return Err(ExtenderError::Answer(format!(
-                "extender: {} claims to preempt on node {name:?}, which is no candidate",
-                extender.name
+                "extender: {} claims to preempt on node {:?}, which is no candidate",
+                extender.name,
+                wire::shown(&name)
             )));
         };
+        let there = candidate.node.pods.iter();
+        let there: HashMap<&str, &Arc<PodInfo>> = there.map(|p| (&*p.uid, p)).collect();
         let mut pods = Vec::new();
+        // Who is named a thousand times is removed once.
+        let uids: BTreeSet<String> = uids.into_iter().collect();
         for uid in uids {
-            let there = candidate.node.pods.iter().find(|p| *p.uid == *uid);
-            let Some(pod) = there else {
+            let Some(pod) = there.get(&*uid).copied() else {
+                let uid = wire::shown(&uid);
                 return Err(ExtenderError::Answer(format!(
                     "extender: {} claims to preempt pod (UID: {uid}) on node: {name}, but the pod is not \
                      found on that node",
@@ -277,4 +283,35 @@ fn choose(
         });
     }
     Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::plugins::testing::pod;
+
+    #[tokio::test]
+    async fn who_is_named_many_times_is_removed_once() {
+        let config = json!({"urlPrefix": "http://a"});
+        let extender = Extender::new(&serde_json::from_value(config).unwrap()).unwrap();
+        let low = pod("low", json!({"priority": 0}));
+        let mut on = NodeInfo::new("n".into());
+        on.add_pod(low.clone());
+        let sent = [NodeVictims {
+            node: Arc::new(on),
+            pods: vec![low.clone()],
+            violations: 0,
+        }];
+        let named = vec![json!({"UID": &*low.uid}); 100_000];
+        let answer = json!({"NodeNameToMetaVictims": {"n": {"Pods": named}}});
+        let chosen = choose(
+            &extender,
+            &pod("high", json!({"priority": 9})),
+            &sent,
+            &answer,
+        );
+        assert_eq!(chosen.unwrap()[0].pods.len(), 1);
+    }
 }

@@ -15,6 +15,10 @@ use crate::config::{ExtenderConfiguration, ExtenderTls};
 
 /// Longest answer: the objects of five thousand nodes.
 const LONGEST_ANSWER: usize = 64 << 20;
+/// An answer is about what was asked, and so many times as long as the question at most, beside this: what is read of it takes
+/// many times its bytes.
+const LONGER: usize = 4;
+const SPARE: usize = 1 << 20;
 
 /// Why an extender has not answered.
 #[derive(Debug, thiserror::Error)]
@@ -134,11 +138,14 @@ pub(super) async fn post(
         url: url.clone(),
         cause,
     };
+    let body = body.to_string().into_bytes();
+    let longest = body.len().saturating_mul(LONGER).saturating_add(SPARE);
+    let longest = longest.min(LONGEST_ANSWER);
     let request = Request::builder()
         .method(Method::POST)
         .uri(format!("/{verb}"))
         .header(header::CONTENT_TYPE, "application/json")
-        .body(Body::from(body.to_string().into_bytes()))
+        .body(Body::from(body))
         .map_err(|e| failed(e.to_string()))?;
     let answer = async {
         let response = extender.client.send(request).await;
@@ -150,7 +157,7 @@ pub(super) async fn post(
                 code: response.status().as_u16(),
             });
         }
-        let body = Limited::new(response.into_body(), LONGEST_ANSWER);
+        let body = Limited::new(response.into_body(), longest);
         let body = body.collect().await.map_err(|e| failed(e.to_string()))?;
         serde_json::from_slice(&body.to_bytes()).map_err(|e| ExtenderError::Malformed {
             url: url.clone(),

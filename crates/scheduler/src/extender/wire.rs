@@ -15,6 +15,14 @@ use crate::pod::PodInfo;
 /// Longest sentence that is passed on, in characters.
 const LONGEST_REASON: usize = 1024;
 
+/// Longest name that is passed on, in characters: no object has a longer one.
+const LONGEST_NAME: usize = 253;
+
+/// A name as the extender writes it, which need not be one.
+pub(super) fn shown(name: &str) -> String {
+    name.chars().take(LONGEST_NAME).collect()
+}
+
 /// An object without `apiVersion` and `kind`, which objects in lists and fields do not have.
 fn untyped(object: &impl Serialize) -> Value {
     let mut value = serde_json::to_value(object).unwrap_or_default();

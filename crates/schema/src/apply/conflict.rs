@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use davit_api::status::{Reason, Status};
+use davit_api::status::{MOST_CAUSES, Reason, Status};
 
 use super::managers::Manager;
 use super::path::{Path, display};
@@ -44,7 +44,7 @@ impl fmt::Display for Conflicts {
         }
         write!(f, "Apply failed with {} conflicts: ", self.0.len())?;
         let mut last = None;
-        for (i, conflict) in self.0.iter().enumerate() {
+        for (i, conflict) in self.0.iter().take(MOST_CAUSES).enumerate() {
             if i > 0 {
                 f.write_str("\n")?;
             }
@@ -54,7 +54,10 @@ impl fmt::Display for Conflicts {
             }
             write!(f, "- {}", conflict.field())?;
         }
-        Ok(())
+        match self.0.len().saturating_sub(MOST_CAUSES) {
+            0 => Ok(()),
+            more => write!(f, "\n- and {more} more"),
+        }
     }
 }
 
@@ -64,10 +67,11 @@ impl Conflicts {
         self.0.iter()
     }
 
-    /// The 409 of the API server, with a cause for every field.
+    /// The 409 of the API server, with a cause for every field, as far as they are told.
     pub fn status(&self) -> Status {
         let status = Status::failure(Reason::Conflict, self.to_string());
-        self.0.iter().fold(status, |status, conflict| {
+        let told = self.0.iter().take(MOST_CAUSES);
+        told.fold(status, |status, conflict| {
             let message = format!("conflict with {}", conflict.manager());
             status.with_cause("FieldManagerConflict", &message, &conflict.field())
         })

@@ -248,7 +248,7 @@ impl Managers {
                 self.owned.insert(bucket.clone(), oldest);
             }
             if let Some(joined) = self.owned.get_mut(&bucket) {
-                joined.set = owned.set.union(&joined.set);
+                joined.set.add(owned.set);
             }
             self.owned.remove(&manager);
             count -= 1;

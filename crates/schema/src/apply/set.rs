@@ -87,14 +87,18 @@ impl Set {
         }
     }
 
-    /// Whether a path is in both sets.
+    /// Whether a path is in both sets. Costs what the smaller one has: many small sets are asked about a large one.
     pub fn touches(&self, other: &Set) -> bool {
-        let member = |step: &PathElement| self.members.contains(step);
-        other.members.iter().any(member)
-            || other.children.iter().any(|(step, theirs)| {
-                let mine = self.children.get(step);
-                mine.is_some_and(|mine| mine.touches(theirs))
-            })
+        let by_size = |a: usize, b: usize| if a < b { (self, other) } else { (other, self) };
+        let (few, many) = by_size(self.members.len(), other.members.len());
+        if few.members.iter().any(|step| many.members.contains(step)) {
+            return true;
+        }
+        let (few, many) = by_size(self.children.len(), other.children.len());
+        few.children.iter().any(|(step, below)| {
+            let there = many.children.get(step);
+            there.is_some_and(|there| there.touches(below))
+        })
     }
 
     /// The paths of both sets.

@@ -546,3 +546,50 @@ mod laws {
         }
     }
 }
+
+/// A body has room for some ten thousand managers, each of whom owns one field.
+#[test]
+fn many_managers_cost_their_number() {
+    const MANY: usize = 12_000;
+    let data = |value: &str| -> Value {
+        let each = (0..MANY).map(|n| (format!("k{n}"), json!(value)));
+        Value::Object(each.collect())
+    };
+    let owned = |operation: &str, data: &Value| {
+        let entry = |name: String, n: usize| {
+            json!({"manager": name, "operation": operation, "apiVersion": "v1",
+                "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {format!("f:k{n}"): {}}}})
+        };
+        let entries = (1..MANY).map(|n| entry(format!("m{n}"), n));
+        let mut object = config_map(data);
+        object["metadata"]["managedFields"] = entries.chain([entry("a".to_owned(), 0)]).collect();
+        object
+    };
+    let (told, done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let filter = Filter::All;
+        let manager = manager("ConfigMap", "v1", &filter);
+        let entries = |object: &Value| names(object).len();
+        // those that update are joined
+        let joined = manager.update(None, owned("Update", &json!({})), "me");
+        // those that apply lose what somebody else writes
+        let live = owned("Apply", &data("v"));
+        let written = manager.update(Some(&live), owned("Apply", &data("w")), "me");
+        let refused = manager.apply(Some(&live), &config_map(&data("x")), "b", false);
+        // and one of them takes its own away
+        let less = manager.apply(Some(&live), &config_map(&json!({})), "a", false);
+        let less = less.unwrap()["data"].as_object().unwrap().len();
+        told.send((
+            entries(&joined),
+            entries(&written),
+            less,
+            refused.unwrap_err().status(),
+        ))
+    });
+    let done = done.recv_timeout(std::time::Duration::from_secs(60));
+    let (joined, written, less, refused) = done.expect("not in a minute");
+    assert_eq!((joined, written, less), (MAX_UPDATE_MANAGERS, 1, MANY - 1));
+    // no more is told than anybody reads
+    assert_eq!(refused.details.unwrap().causes.len(), 1000);
+    assert!(refused.message.ends_with("\n- and 11000 more"));
+}

@@ -164,7 +164,7 @@ impl Updater<'_> {
         let mut owned: BTreeMap<&str, Set> = BTreeMap::new();
         for held in managers.values() {
             let all = owned.entry(&held.api_version).or_default();
-            *all = all.union(&held.set);
+            all.add(held.set.clone());
         }
         for (version, owned) in &owned {
             let same = *version == api_version || self.versions.is_none();
@@ -241,13 +241,14 @@ fn settle(mut managers: Ownership, changes: &Changes, manager: &Manager) -> Owne
 }
 
 fn conflicts(managers: &Ownership, changes: &Changes, manager: &Manager) -> Vec<Conflict> {
+    let changed = |change: &Comparison| change.modified.union(&change.added);
+    let changed: BTreeMap<&str, Set> = changes.0.iter().map(|(v, c)| (&**v, changed(c))).collect();
     managers
         .iter()
         .filter(|(other, _)| *other != manager)
         .filter_map(|(other, owned)| {
-            let change = changes.0.get(&owned.api_version)?;
-            let changed = change.modified.union(&change.added);
-            Some((other, owned.set.intersection(&changed).paths()))
+            let changed = changed.get(&*owned.api_version)?;
+            Some((other, owned.set.intersection(changed).paths()))
         })
         .flat_map(|(other, paths)| {
             paths.into_iter().map(|path| Conflict {

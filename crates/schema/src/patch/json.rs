@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::PatchError;
 use crate::decode::{Encoding, parse};
+use crate::raw::{MAX_DEPTH, is_deeper};
 
 /// Most operations in one patch.
 pub const MAX_OPERATIONS: usize = 10_000;
@@ -97,9 +98,27 @@ struct Spent {
     copied: usize,
     /// Elements moved aside.
     shifted: usize,
+    /// Elements of values that were put somewhere.
+    nested: usize,
 }
 
 impl Spent {
+    /// Refuses a value that would stand deeper in the document than a body may be: values within values, put one into the
+    /// other by thousands of operations, would make a document that no stack is deep enough for.
+    fn nest(&mut self, path: &str, value: &Value) -> Result<(), String> {
+        let above = path.matches('/').count();
+        let left = MAX_DEPTH.checked_sub(above);
+        if left.is_none_or(|left| is_deeper(value, left, &mut self.nested)) {
+            return Err("exceeded max depth".to_owned());
+        }
+        if self.nested > MAX_SHIFTED {
+            return Err(format!(
+                "the values that the operations of the patch move have more than {MAX_SHIFTED} elements"
+            ));
+        }
+        Ok(())
+    }
+
     /// Counts the elements from `at` on.
     fn shift(&mut self, items: &[Value], at: usize) -> Result<(), String> {
         self.shifted += items.len().saturating_sub(at);
@@ -158,7 +177,9 @@ impl Operation {
         match &self.verb {
             Verb::Add(value) => {
                 let place = place(document, path).ok_or_else(|| missing("add", path))?;
-                add(place, value.clone(), spent).map_err(|why| failed("add for path", path, &why))
+                let added = spent.nest(path, value);
+                let added = added.and_then(|()| add(place, value.clone(), spent));
+                added.map_err(|why| failed("add for path", path, &why))
             }
             Verb::Remove => {
                 let place = place(document, path).ok_or_else(|| missing("remove", path))?;
@@ -166,14 +187,20 @@ impl Operation {
                     remove(place, spent).map_err(|why| failed("remove for path", path, &why));
                 removed.map(drop)
             }
-            Verb::Replace(value) => replace(document, path, value),
+            Verb::Replace(value) => {
+                let nested = spent.nest(path, value);
+                nested.map_err(|why| failed("replace for path", path, &why))?;
+                replace(document, path, value)
+            }
             Verb::Move(from) => {
                 let source = place(document, from).ok_or_else(|| missing_from("move", from))?;
                 let key = unescape(from.rsplit('/').next().unwrap_or_default());
                 let value =
                     remove(source, spent).map_err(|why| failed("move for path", &key, &why))?;
                 let target = place(document, path).ok_or_else(|| missing_to("move", path))?;
-                add(target, value, spent).map_err(|why| failed("move for path", path, &why))
+                let moved = spent.nest(path, &value);
+                let moved = moved.and_then(|()| add(target, value, spent));
+                moved.map_err(|why| failed("move for path", path, &why))
             }
             Verb::Copy(from) => {
                 let source = place(document, from).ok_or_else(|| missing_from("copy", from))?;
@@ -188,7 +215,9 @@ impl Operation {
                     )));
                 }
                 let target = place(document, path).ok_or_else(|| missing_to("copy", path))?;
-                add(target, value, spent).map_err(|why| {
+                let added = spent.nest(path, &value);
+                let added = added.and_then(|()| add(target, value, spent));
+                added.map_err(|why| {
                     PatchError::Unprocessable(format!(
                         "error while adding value during copy: {why}"
                     ))
@@ -557,6 +586,43 @@ mod tests {
         assert!(apply(&doc, &Value::from(vec![append; MAX_OPERATIONS])).is_ok());
         let first = json!({"op": "add", "path": "/b/0", "value": 1});
         assert!(apply(&json!({"b": []}), &Value::from(vec![first; MAX_OPERATIONS])).is_ok());
+    }
+
+    /// Each of these ended the process: what they made was deeper than any stack.
+    #[test]
+    fn what_is_nested_is_limited() {
+        let nested = (0..100).fold(json!({}), |below, _| json!({"a": below}));
+        let inner = |times: usize| "/a".repeat(times * 100);
+        let adds = |verb: &str| {
+            let one = |n| json!({"op": verb, "path": format!("{}/a", inner(n)), "value": nested});
+            (0..120).map(one).collect::<Vec<_>>()
+        };
+        let add = json!({"op": "add", "path": "/b", "value": nested});
+        let moves = [
+            json!({"op": "move", "from": "/a", "path": format!("/b{}/a", inner(1))}),
+            json!({"op": "move", "from": "/b", "path": "/a"}),
+            add.clone(),
+        ];
+        let moves: Vec<Value> = moves.iter().cycle().take(3000).cloned().collect();
+        let copy = json!({"op": "copy", "from": "/a", "path": format!("/b{}/a", inner(1))});
+        for patch in [
+            adds("add"),
+            adds("replace"),
+            [vec![add.clone()], moves].concat(),
+            vec![add, copy],
+        ] {
+            let error = apply(&json!({"a": nested}), &Value::from(patch)).unwrap_err();
+            assert!(error.to_string().contains("exceeded max depth"), "{error}");
+            assert_eq!(error.status().code, 422);
+        }
+        // as deep as a body may be, and no deeper
+        for (levels, fits) in [(18, true), (19, true), (20, false)] {
+            let value = (1..levels).fold(json!({}), |below, _| json!([below]));
+            let path = format!("{}/a", inner(1));
+            let patch = json!([{"op": "add", "path": path, "value": value}]);
+            let done = apply(&json!({"a": nested}), &patch);
+            assert_eq!(done.is_ok(), fits, "{levels}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Whether a schema is one that custom kinds may have.
 
+use std::collections::HashSet;
+
 use davit_api::field::{ErrorList, FieldError, Path};
 use serde_json::{Map, Value};
 
@@ -15,6 +17,9 @@ pub struct SchemaCheck {
     /// The version has a status subresource, which limits what the root may say.
     pub status: bool,
 }
+
+/// So often the keys of a list are shown with what is wrong with one of them.
+const MOST_KEYS: usize = 100;
 
 /// Members the root may have where there is a status subresource: JSON name and the name by which
 /// the original lists it.
@@ -396,7 +401,8 @@ fn list_map(map: &Map<String, Value>, path: &Path, errors: &mut ErrorList) {
         return;
     }
     let properties = items.get("properties").and_then(Value::as_object);
-    for (i, key) in keys.iter().enumerate() {
+    let (mut unknown, mut repeated, mut seen) = (0, 0, HashSet::new());
+    for key in &keys {
         match properties.and_then(|properties| properties.get(*key)) {
             Some(inner) if matches!(inner["type"].as_str(), Some("array" | "object")) => {
                 let at = at_items.child("properties").key(key).child("type");
@@ -404,15 +410,17 @@ fn list_map(map: &Map<String, Value>, path: &Path, errors: &mut ErrorList) {
                 errors.push(FieldError::invalid(&at, kind, why));
             }
             Some(_) => {}
-            None => {
-                let why = "entries must all be names of item properties";
-                errors.push(FieldError::invalid(&at_keys, shown.clone(), why));
-            }
+            None => unknown += 1,
         }
-        if keys[..i].contains(key) {
-            let why = "must not contain duplicate entries";
-            errors.push(FieldError::invalid(&at_keys, shown.clone(), why));
-        }
+        repeated += usize::from(!seen.insert(*key));
+    }
+    // Each of these faults shows all keys, and is told as often as it is there, but for lists that nobody reads.
+    for (count, why) in [
+        (unknown, "entries must all be names of item properties"),
+        (repeated, "must not contain duplicate entries"),
+    ] {
+        let fault = || FieldError::invalid(&at_keys, shown.clone(), why);
+        errors.extend(std::iter::repeat_with(fault).take(count.min(MOST_KEYS)));
     }
 }
 
@@ -434,6 +442,7 @@ fn list_items(map: &Map<String, Value>, path: &Path, errors: &mut ErrorList) {
         return;
     }
     let required = items.get("required").and_then(Value::as_array);
+    let required: HashSet<&Value> = required.into_iter().flatten().collect();
     let properties = items.get("properties").and_then(Value::as_object);
     let keys = map.get("x-kubernetes-list-map-keys");
     for key in keys.and_then(Value::as_array).into_iter().flatten() {
@@ -442,7 +451,7 @@ fn list_items(map: &Map<String, Value>, path: &Path, errors: &mut ErrorList) {
             continue;
         };
         let at = at.child("properties").key(name);
-        let is_required = required.is_some_and(|required| required.contains(key));
+        let is_required = required.contains(key);
         if !is_required && property.get("default").is_none_or(Value::is_null) {
             errors.push(FieldError::required(
                 &at.child("default"),

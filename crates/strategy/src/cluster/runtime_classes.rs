@@ -7,7 +7,7 @@ use davit_api::names;
 use serde_json::{Value, json};
 
 use super::super::fields;
-use super::super::json::{at, list_at, str_at};
+use super::super::json::{at, list_at, repeats, str_at};
 use super::super::{KindInfo, Strategy, meta, resources, scheduling};
 
 pub(super) struct RuntimeClass(pub(super) KindInfo);
@@ -49,14 +49,10 @@ fn scheduling_faults(of: &Value, errors: &mut ErrorList) {
     let tolerations = list_at(of, &["tolerations"]);
     let path = path.child("tolerations");
     scheduling::tolerations(tolerations, &path, errors);
-    for (i, toleration) in tolerations.iter().enumerate() {
-        let same = |key: &str, t: &Value| str_at(t, &[key]) == str_at(toleration, &[key]);
-        let is_twin = |t: &Value| {
-            ["key", "operator", "value", "effect"]
-                .iter()
-                .all(|key| same(key, t))
-        };
-        if tolerations[..i].iter().any(is_twin) {
+    let meaning = |t| ["key", "operator", "value", "effect"].map(|key| str_at(t, &[key]));
+    let twins = repeats(tolerations.iter().map(meaning));
+    for ((i, toleration), is_twin) in tolerations.iter().enumerate().zip(twins) {
+        if is_twin {
             // in the original's spelling, which is what clients see
             let text = |key: &str| str_at(toleration, &[key]);
             let shown = json!({"Key": text("key"), "Operator": text("operator"), "Value": text("value"),

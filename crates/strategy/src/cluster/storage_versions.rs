@@ -1,11 +1,13 @@
 //! In which version objects are stored, and their migration to another one.
 
+use std::collections::{HashMap, HashSet};
+
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::Value;
 
 use super::super::fields::required;
-use super::super::json::{at, list_at, str_at};
+use super::super::json::{at, list_at, repeats, str_at};
 use super::super::{KindInfo, Strategy, meta, status_conditions};
 
 /// Which versions each server writes and reads of one resource.
@@ -47,14 +49,12 @@ impl Strategy for StorageVersion {
 fn storage_status(status: &Value, errors: &mut ErrorList) {
     let path = Path::new("status");
     let servers = list_at(status, &["storageVersions"]);
-    for (i, server) in servers.iter().enumerate() {
+    let twins = repeats(servers.iter().map(|s| str_at(s, &["apiServerID"])));
+    for ((i, server), is_twin) in servers.iter().enumerate().zip(twins) {
         let path = path.child("storageVersions").index(i);
         let id = str_at(server, &["apiServerID"]);
         let at_id = path.child("apiServerID");
-        if servers[..i]
-            .iter()
-            .any(|s| str_at(s, &["apiServerID"]) == id)
-        {
+        if is_twin {
             errors.push(FieldError::duplicate(&at_id, id));
         }
         errors.extend(invalid_each(&at_id, id, names::check_dns1123_subdomain(id)));
@@ -83,6 +83,9 @@ fn storage_status(status: &Value, errors: &mut ErrorList) {
     }
     conditions(list_at(status, &["conditions"]), &path, errors);
 }
+
+/// So many versions that can be decoded are shown with each that cannot.
+const SHOWN: usize = 100;
 
 /// The versions of one server.
 fn versions(server: &Value, path: &Path, errors: &mut ErrorList) {
@@ -115,11 +118,14 @@ fn versions(server: &Value, path: &Path, errors: &mut ErrorList) {
             why,
         ));
     }
+    let all: HashSet<&str> = decodable.iter().copied().collect();
+    // Each fault shows them.
+    let shown = decodable.iter().take(SHOWN).copied().collect::<Vec<_>>();
+    let shown = shown.join(" ");
     for (i, version) in served.iter().enumerate() {
-        if !decodable.contains(version) {
+        if !all.contains(version) {
             let why = format!(
-                "individual served version : {version} must be included in decodableVersions : [{}]",
-                decodable.join(" ")
+                "individual served version : {version} must be included in decodableVersions : [{shown}]"
             );
             let path = path.child("servedVersions").index(i);
             errors.push(FieldError::invalid(&path, *version, why));
@@ -129,11 +135,11 @@ fn versions(server: &Value, path: &Path, errors: &mut ErrorList) {
 
 /// Their places are said without the name of the list, as in the original.
 fn conditions(conditions: &[Value], path: &Path, errors: &mut ErrorList) {
+    let mut seen = HashMap::new();
     for (i, condition) in conditions.iter().enumerate() {
         let path = path.index(i);
         let kind = str_at(condition, &["type"]);
-        let same = |c: &Value| str_at(c, &["type"]) == kind;
-        if let Some(first) = conditions[..i].iter().rposition(same) {
+        if let Some(first) = seen.insert(kind, i) {
             let why = format!(
                 "the type of the condition is not unique, it also appears in conditions[{first}]"
             );

@@ -1,5 +1,7 @@
 //! What is valid in webhook configurations.
 
+use std::collections::HashSet;
+
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use http::Uri;
@@ -17,15 +19,14 @@ const FORM: &str = "; desired format: https://host[/path]";
 
 /// All faults of `webhooks`.
 pub(super) fn validate(obj: &Value, errors: &mut ErrorList) {
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for (i, hook) in list_at(obj, &["webhooks"]).iter().enumerate() {
         let path = Path::new("webhooks").index(i);
         let name = str_at(hook, &["name"]);
         check_name(name, &path.child("name"), errors);
-        if seen.contains(&name) {
+        if !seen.insert(name) {
             errors.push(FieldError::duplicate(&path.child("name"), name));
         }
-        seen.push(name);
         versions(hook, &path.child("admissionReviewVersions"), errors);
         for (j, rule) in list_at(hook, &["rules"]).iter().enumerate() {
             rules(rule, &path.child("rules").index(j), errors);
@@ -87,21 +88,20 @@ fn versions(hook: &Value, path: &Path, errors: &mut ErrorList) {
         errors.push(FieldError::required(path, why));
         return;
     }
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for (i, version) in list.iter().enumerate() {
         let version = version.as_str().unwrap_or_default();
-        if seen.contains(&version) {
+        if !seen.insert(version) {
             errors.push(FieldError::invalid(
                 &path.index(i),
                 version,
                 "duplicate version",
             ));
         }
-        seen.push(version);
         let faults = names::check_dns1035_label(version);
         errors.extend(invalid_each(&path.index(i), version, faults));
     }
-    if !seen.iter().any(|version| VERSIONS.contains(version)) {
+    if !VERSIONS.iter().any(|version| seen.contains(version)) {
         let why = "must include at least one of v1, v1beta1";
         errors.push(FieldError::invalid(path, Value::from(list.to_vec()), why));
     }
@@ -159,7 +159,7 @@ fn resources(list: &[Value], path: &Path, errors: &mut ErrorList) {
     if list.is_empty() {
         errors.push(FieldError::required(path, ""));
     }
-    let (mut all_of, mut of_all): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    let (mut all_of, mut of_all) = (HashSet::new(), HashSet::new());
     let mut plain = 0;
     for (i, entry) in list.iter().enumerate() {
         let path = path.index(i);
@@ -172,19 +172,19 @@ fn resources(list: &[Value], path: &Path, errors: &mut ErrorList) {
             plain += 1;
             continue;
         };
-        if all_of.contains(&resource) {
+        if all_of.contains(resource) {
             let why = format!("if '{resource}/*' is present, must not specify {entry}");
             errors.push(FieldError::invalid(&path, entry, why));
         }
-        if of_all.contains(&sub) {
+        if of_all.contains(sub) {
             let why = format!("if '*/{sub}' is present, must not specify {entry}");
             errors.push(FieldError::invalid(&path, entry, why));
         }
         if sub == "*" {
-            all_of.push(resource);
+            all_of.insert(resource);
         }
         if resource == "*" {
-            of_all.push(sub);
+            of_all.insert(sub);
         }
     }
     alone(list, "*/*", "resources", path, errors);

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use davit_api::field::{ErrorList, FieldError, Path};
+use davit_api::status::MOST_CAUSES;
 use serde_json::Value;
 
 use super::super::json::{at, entries_at, has, list_at, str_at};
@@ -123,10 +124,14 @@ fn scopes(spec: &Value, path: &Path, errors: &mut ErrorList) {
         .filter_map(Value::as_str)
         .collect();
     for scope in &list {
+        // Each fault shows all scopes: of a thousand and more nothing is kept.
+        if errors.len() > MOST_CAUSES {
+            break;
+        }
         if !is_scope(scope) {
             errors.push(FieldError::invalid(path, given.clone(), NO_SCOPE));
         }
-        for _ in misfits(spec, scope) {
+        for _ in misfits(spec, scope).take(MOST_CAUSES) {
             errors.push(FieldError::invalid(path, given.clone(), NOT_FOR_RESOURCE));
         }
     }

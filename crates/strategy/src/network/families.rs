@@ -7,7 +7,7 @@ use davit_api::names;
 use serde_json::{Value, json};
 
 use super::super::fields::optional_choice;
-use super::super::json::{at, has, keep as keep_key, list_at, set, str_at};
+use super::super::json::{at, has, keep as keep_key, list_at, repeats, set, str_at};
 
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 const POLICIES: [&str; 3] = ["PreferDualStack", "RequireDualStack", "SingleStack"];
@@ -78,12 +78,12 @@ fn for_external_name(path: &Path) -> FieldError {
 fn families(spec: &Value, path: &Path, errors: &mut ErrorList) {
     let path = path.child("ipFamilies");
     let all = list_at(spec, &["ipFamilies"]);
-    for (i, family) in all.iter().enumerate() {
+    for ((i, family), is_twin) in all.iter().enumerate().zip(repeats(all)) {
         let name = family.as_str().unwrap_or_default();
         if !FAMILIES.contains(&name) {
             errors.push(FieldError::not_supported(&path.index(i), name, &FAMILIES));
         }
-        if all[..i].contains(family) {
+        if is_twin {
             errors.push(FieldError::duplicate(&path.index(i), name));
         }
     }

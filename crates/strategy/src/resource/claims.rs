@@ -29,7 +29,7 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
     let at_requests = path.child("requests");
     too_many(requests, REQUESTS, &at_requests, errors);
     let mut names: HashSet<String> = HashSet::new();
-    for (i, request) in requests.iter().enumerate() {
+    for (i, request) in requests.iter().enumerate().take(REQUESTS) {
         let path = at_requests.index(i);
         let name = str_at(request, &["name"]);
         label_name(name, &path.child("name"), errors);
@@ -48,7 +48,7 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
         }
         let at_subs = path.child("firstAvailable");
         too_many(subs, ALTERNATIVES, &at_subs, errors);
-        for (k, sub) in subs.iter().enumerate() {
+        for (k, sub) in subs.iter().enumerate().take(ALTERNATIVES) {
             let path = at_subs.index(k);
             let sub_name = str_at(sub, &["name"]);
             label_name(sub_name, &path.child("name"), errors);
@@ -203,7 +203,8 @@ fn device_toleration(toleration: &Value, path: &Path, errors: &mut ErrorList) {
 /// Faults of selectors; expressions that are in `stored` were accepted before and are let be.
 pub(super) fn selectors(list: &[Value], stored: &[Value], path: &Path, errors: &mut ErrorList) {
     too_many(list, SELECTORS, path, errors);
-    for (i, selector) in list.iter().enumerate() {
+    // Each is compiled: of more than there may be no more are.
+    for (i, selector) in list.iter().enumerate().take(SELECTORS) {
         let path = path.index(i).child("cel");
         if !has(selector, &["cel"]) {
             errors.push(FieldError::required(&path, ""));

@@ -1,6 +1,8 @@
 //! The classic kinds of `resource.k8s.io/v1alpha1` (1.26): what never changes and what is valid.
 //! They share nothing but names with today's.
 
+use std::collections::HashSet;
+
 use davit_api::classic::{LONGEST_HANDLE, MOST_NODES, MOST_RESERVED};
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
@@ -143,7 +145,7 @@ fn reservations(new: &Value, old: &Value, path: &Path, errors: &mut ErrorList) {
     let users = list_at(new, &["status", "reservedFor"]);
     let path = path.child("reservedFor");
     parts::too_many(users, MOST_RESERVED, &path, errors);
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for (i, user) in users.iter().enumerate() {
         let path = path.index(i);
         for key in ["resource", "name", "uid"] {
@@ -152,10 +154,9 @@ fn reservations(new: &Value, old: &Value, path: &Path, errors: &mut ErrorList) {
             }
         }
         let uid = str_at(user, &["uid"]);
-        if seen.contains(&uid) {
+        if !seen.insert(uid) {
             errors.push(FieldError::duplicate(&path.child("uid"), uid));
         }
-        seen.push(uid);
     }
     if users.is_empty() {
         return;
@@ -172,8 +173,8 @@ fn reservations(new: &Value, old: &Value, path: &Path, errors: &mut ErrorList) {
     let leaving = bool_at(new, &["status", "deallocationRequested"])
         || has(old, &["metadata", "deletionTimestamp"]);
     let before = list_at(old, &["status", "reservedFor"]);
-    let known = |uid: &str| before.iter().any(|u| str_at(u, &["uid"]) == uid);
-    if leaving && !seen.into_iter().all(known) {
+    let known: HashSet<&str> = before.iter().map(|u| str_at(u, &["uid"])).collect();
+    if leaving && !seen.is_subset(&known) {
         let why = "new users may not be added while `deallocationRequested` or `deletionTimestamp` are set";
         errors.push(FieldError::forbidden(&path, why));
     }
@@ -197,7 +198,7 @@ impl PodScheduling {
 /// A set of names of nodes.
 fn nodes(list: &[Value], path: &Path, errors: &mut ErrorList) {
     parts::too_many(list, MOST_NODES, path, errors);
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     for (i, name) in list.iter().enumerate() {
         let (name, path) = (name.as_str().unwrap_or_default(), path.index(i));
         let faults = names::check_dns1123_subdomain(name);
@@ -228,15 +229,14 @@ impl Strategy for PodScheduling {
     fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         let path = Path::new("status").child("resourceClaims");
-        let mut seen = Vec::new();
+        let mut seen = HashSet::new();
         let claims = list_at(new, &["status", "resourceClaims"]);
         for (i, claim) in claims.iter().enumerate() {
             let path = path.index(i);
             let name = str_at(claim, &["name"]);
-            if seen.contains(&name) {
+            if !seen.insert(name) {
                 errors.push(FieldError::duplicate(&path.child("name"), name));
             }
-            seen.push(name);
             let unsuitable = list_at(claim, &["unsuitableNodes"]);
             nodes(unsuitable, &path.child("unsuitableNodes"), &mut errors);
         }

@@ -7,7 +7,7 @@ use davit_api::names;
 use davit_api::quantity::Quantity;
 use serde_json::Value;
 
-use super::super::json::{at, bool_at, entries_at, has, int_at, list_at, str_at};
+use super::super::json::{at, bool_at, entries_at, has, int_at, list_at, repeats, str_at};
 use super::super::selectors;
 use super::parts::{
     driver_name, exactly_one, exactly_one_or, label_name, pool_name, qualified, taint, too_many,
@@ -248,14 +248,15 @@ fn conditions(device: &Value, path: &Path, errors: &mut ErrorList) {
             let fault = format!("{kind} are required to use {counterpart}");
             errors.push(FieldError::invalid(&path, Value::Null, fault));
         }
-        for (i, condition) in list.iter().enumerate() {
+        let (twins, others): (_, HashSet<&Value>) = (repeats(list), other.iter().collect());
+        for ((i, condition), is_twin) in list.iter().enumerate().zip(twins) {
             let (text, path) = (condition.as_str().unwrap_or_default(), path.index(i));
             let faults = names::check_qualified_name(text);
             errors.extend(invalid_each(&path, text, faults));
-            if list[..i].contains(condition) {
+            if is_twin {
                 errors.push(FieldError::duplicate(&path, text));
             }
-            if kind == kinds[1] && other.contains(condition) {
+            if kind == kinds[1] && others.contains(condition) {
                 let fault = "bindingFailureConditions must not overlap with bindingConditions";
                 errors.push(FieldError::invalid(&path, text, fault));
             }

@@ -575,3 +575,17 @@ fn classic_immutability() {
     new["driverName"] = json!("b");
     assert!(rules.validate_update(&new, &old).is_empty());
 }
+
+/// A body has room for fifty thousand of them, and compiling one takes a moment.
+#[test]
+fn selectors_beyond_the_limit_are_not_compiled() {
+    let selector = |text: &str| json!({"cel": {"expression": text}});
+    let mut selectors = vec![selector("true"); 32];
+    selectors.push(selector("no expression"));
+    let claim = json!({"metadata": {"name": "c", "namespace": "n"}, "spec": {"devices": {"requests": [
+        {"name": "r", "exactly": {"deviceClassName": "d", "selectors": selectors}}]}}});
+    assert_eq!(
+        crate::testing::faults("resource.k8s.io", "v1", "ResourceClaim", &claim),
+        "spec.devices.requests[0].exactly.selectors: Too many: 33: must have at most 32 items"
+    );
+}

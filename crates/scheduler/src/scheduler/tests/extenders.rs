@@ -324,6 +324,10 @@ async fn preemptions_are_judged() {
 
 #[tokio::test]
 async fn lies_about_victims_fail_the_attempt() {
+    let long = format!(
+        "claims to preempt pod (UID: {}) on node: n, but the pod is not found on that node",
+        "u".repeat(253)
+    );
     for (victims, text) in [
         (
             json!([{"UID": "nobody"}]),
@@ -334,6 +338,10 @@ async fn lies_about_victims_fail_the_attempt() {
             json!([{"UID": "uid-low"}, {"UID": "uid-important"}]),
             "claims to preempt pod (UID: uid-important) on node: n, whose priority is not lower",
         ),
+        // what it names is shown as far as it can be a name
+        (json!([{"UID": "u".repeat(300_000)}]), &*long),
+        // and it answers what it was asked, with no more than that needs
+        (json!("x".repeat(4 << 20)), "length limit exceeded"),
     ] {
         let answer = json!({"NodeNameToMetaVictims": {"n": {"Pods": victims}}});
         let server = Server::start(move |_, _| (200, answer.clone(), NOW)).await;

@@ -1,5 +1,7 @@
 //! The spec of a job, also in cron jobs.
 
+use std::collections::HashSet;
+
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::Value;
@@ -186,7 +188,7 @@ fn failure_policy(policy: &Value, spec: &Value, path: &Path, errors: &mut ErrorL
     let containers = ["containers", "initContainers"];
     let containers = containers.map(|list| list_at(spec, &["template", "spec", list]));
     let containers = containers.into_iter().flatten();
-    let names: Vec<&str> = containers.map(|c| str_at(c, &["name"])).collect();
+    let names: HashSet<&str> = containers.map(|c| str_at(c, &["name"])).collect();
     for (place, rule) in rules.iter().enumerate() {
         failure_rule(rule, spec, &names, &path.index(place), errors);
     }
@@ -195,7 +197,7 @@ fn failure_policy(policy: &Value, spec: &Value, path: &Path, errors: &mut ErrorL
 fn failure_rule(
     rule: &Value,
     spec: &Value,
-    containers: &[&str],
+    containers: &HashSet<&str>,
     path: &Path,
     errors: &mut ErrorList,
 ) {
@@ -254,10 +256,10 @@ fn supported(of: &Value, key: &str, values: &[&str], path: &Path, errors: &mut E
     }
 }
 
-fn exit_codes(of: &Value, containers: &[&str], path: &Path, errors: &mut ErrorList) {
+fn exit_codes(of: &Value, containers: &HashSet<&str>, path: &Path, errors: &mut ErrorList) {
     supported(of, "operator", &["In", "NotIn"], path, errors);
     if let Some(name) = at(of, &["containerName"]).as_str()
-        && !containers.contains(&name)
+        && !containers.contains(name)
     {
         let fault = "must be one of the container or initContainer names in the pod template";
         errors.push(FieldError::invalid(

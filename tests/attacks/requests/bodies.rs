@@ -1,0 +1,57 @@
+//! Bodies that are small and ask for much: what they make of an object, or of the answer, has a limit.
+
+use super::{SOON, Target};
+use serde_json::{Value, json};
+use std::time::Instant;
+
+const MAPS: &str = "/api/v1/namespaces/foo/configmaps";
+const JSON: &str = "application/json";
+
+/// A patch whose operations put values into one another until no stack was deep enough, which ended the process.
+pub(super) fn patches_that_nest(t: &Target) {
+    t.write(
+        &format!("POST {MAPS}"),
+        &json!({ "metadata": { "name": "deep" } }),
+    );
+    let nested = (0..100).fold(json!({}), |below, _| json!({ "a": below }));
+    let deeper = |n: usize| json!({ "op": "add", "path": format!("/data{}", "/a".repeat(n * 100)), "value": nested });
+    let patch: Value = (0..120).map(deeper).collect();
+    let kind = [("Content-Type", "application/json-patch+json")];
+    let line = format!("PATCH {MAPS}/deep");
+    let answer = t.send("ed", &line, &kind, &patch.to_string());
+    assert_eq!(answer.code, 422, "{}", answer.body);
+    t.allowed("ed", &format!("{MAPS}/deep"));
+}
+
+/// Managers of fields: with a name that each conflict would repeat, and as many as a body has room for.
+pub(super) fn managers_that_grow(t: &Target) {
+    let map = |name: &str, managers: Vec<Value>| json!({ "metadata": { "name": name, "managedFields": managers } });
+    let owner = |name: &str, field: String| {
+        json!({ "manager": name, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+            "fieldsV1": { "f:metadata": { "f:labels": { format!("f:{field}"): {} } } } })
+    };
+    let kind = [("Content-Type", JSON)];
+    let line = format!("POST {MAPS}");
+    let long = map("long", vec![owner(&"m".repeat(1 << 20), "a".to_owned())]);
+    let answer = t.send("ed", &line, &kind, &long.to_string());
+    assert_eq!(answer.code, 422, "{} bytes", answer.body.len());
+    let wanted = "metadata.managedFields[0].manager: Too long: may not be more than 128 bytes";
+    assert!(answer.body.contains(wanted), "{}", answer.body);
+
+    let managers = (0..12_000).map(|n| owner(&format!("m{n}"), format!("l{n}")));
+    let body = map("many", managers.collect()).to_string();
+    let begun = Instant::now();
+    let answer = t.send("ed", &line, &kind, &body);
+    assert_eq!(answer.code, 201, "{} bytes", answer.body.len());
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+}
+
+/// Each bad character of a name is a fault that shows the name.
+pub(super) fn names_that_multiply(t: &Target) {
+    let line = format!("POST {MAPS}?fieldManager={}", "%01".repeat(10_000));
+    let kind = [("Content-Type", JSON)];
+    let body = json!({ "metadata": { "name": "named" } }).to_string();
+    let answer = t.send("ed", &line, &kind, &body);
+    assert_eq!(answer.code, 422, "{} bytes", answer.body.len());
+    assert!(answer.body.len() < 10_000, "{} bytes", answer.body.len());
+}
