@@ -376,3 +376,76 @@ fn init_containers_that_restart_for_a_resize_may_stay() {
     let more = json!({"ephemeralContainers": [{"name": "e", "image": "i"}]});
     assert_eq!(subresource("ephemeralcontainers", more), "");
 }
+
+#[test]
+fn owners_are_of_a_version() {
+    let owned = |version: &str| {
+        json!({"metadata": {"name": "c", "namespace": "n",
+        "ownerReferences": [{"apiVersion": version, "kind": "K", "name": "o", "uid": "u"}]}})
+    };
+    for (version, is_one) in [
+        ("v1", true),
+        ("a/v1", true),
+        ("", false),
+        ("a/", false),
+        ("a/b/c", false),
+    ] {
+        let faults = faults("", "v1", "ConfigMap", &owned(version));
+        assert_eq!(
+            !faults.contains("version must not be empty"),
+            is_one,
+            "{version}: {faults}"
+        );
+    }
+}
+
+#[test]
+fn amounts_are_kept_to_a_thousandth() {
+    let fine = || json!({"storage": "1.0000000001"});
+    for (group, kind, pointer, obj) in [
+        (
+            "",
+            "PersistentVolume",
+            "/spec/capacity/storage",
+            json!({"spec": {"capacity": fine()}}),
+        ),
+        (
+            "",
+            "PersistentVolumeClaim",
+            "/spec/resources/requests/storage",
+            json!({"spec": {"resources": {"requests": fine()}}}),
+        ),
+        (
+            "",
+            "PersistentVolumeClaim",
+            "/status/capacity/storage",
+            json!({"status": {"capacity": fine()}}),
+        ),
+        (
+            "apps",
+            "StatefulSet",
+            "/spec/volumeClaimTemplates/0/spec/resources/limits/storage",
+            json!({"spec": {"volumeClaimTemplates": [{"spec": {"resources": {"limits": fine()}}}]}}),
+        ),
+        (
+            "",
+            "ResourceQuota",
+            "/status/used/storage",
+            json!({"status": {"used": fine()}}),
+        ),
+        (
+            "",
+            "LimitRange",
+            "/spec/limits/0/min/storage",
+            json!({"spec": {"limits": [{"type": "PersistentVolumeClaim", "min": fine()}]}}),
+        ),
+    ] {
+        let mut obj = obj;
+        strategy(group, "v1", kind).default(&mut obj);
+        assert_eq!(
+            obj.pointer(pointer),
+            Some(&json!("1001m")),
+            "{kind}{pointer}"
+        );
+    }
+}
