@@ -154,6 +154,7 @@ fn asked(method: &'static str, path: String, body: String) -> Request {
         content_type: json,
         accept: json,
         body,
+        headers: Vec::new(),
     }
 }
 

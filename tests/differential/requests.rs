@@ -20,6 +20,7 @@ impl Case<'_> {
             content_type: JSON,
             accept: JSON,
             body: String::new(),
+            headers: Vec::new(),
         }
     }
 

@@ -44,10 +44,16 @@ impl Run {
         let (mut theirs, mut ours) = self.ask_only(request, name).await;
         without_what_follows(request, &mut theirs);
         without_what_follows(request, &mut ours);
+        self.compare(request, &theirs, &ours);
+        (theirs, ours)
+    }
+
+    /// Compares two answers to a request.
+    pub(crate) fn compare(&mut self, request: &Request, theirs: &Answer, ours: &Answer) {
         self.asked += 1;
         self.same_code += usize::from(theirs.code == ours.code);
-        self.same_answer += usize::from(theirs.is_same(&ours));
-        for difference in differences(&theirs, &ours) {
+        self.same_answer += usize::from(theirs.is_same(ours));
+        for difference in differences(theirs, ours) {
             let text = format!("{} | {difference}", request.label);
             let is_known = self.known.has(&text);
             let sign = if is_known { "known" } else { "new" };
@@ -64,15 +70,14 @@ impl Run {
                         request.method,
                         request.path,
                         request.body,
-                        brief(&theirs),
-                        brief(&ours)
+                        brief(theirs),
+                        brief(ours)
                     )
                 };
                 let entry = self.new.entry(text).or_insert_with(|| (0, shown()));
                 entry.0 += 1;
             }
         }
-        (theirs, ours)
     }
 
     /// Asks both.

@@ -3,8 +3,8 @@
 use crate::answers::{Answer, Mask};
 use crate::etcd::Server;
 use crate::harness::{DAVIT, temp_dir};
-use crate::kube_apiserver::KubeApiserver;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, WARNING};
+use crate::kube_apiserver::{KubeApiserver, TOKENS};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, WARNING};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use serde_json::Value;
@@ -38,6 +38,8 @@ pub(crate) struct Request {
     pub(crate) content_type: &'static str,
     pub(crate) accept: &'static str,
     pub(crate) body: String,
+    /// Headers besides those; one that names who asks stands for the administrator's.
+    pub(crate) headers: Vec<(String, String)>,
 }
 
 /// One server and what it has given the object of the case.
@@ -55,8 +57,6 @@ impl Side {
         config.accept_invalid_certs = true;
         config.read_timeout = Some(ANSWER);
         config.default_retry = false;
-        let token = (AUTHORIZATION, HeaderValue::from_static("Bearer admin"));
-        config.headers.push(token);
         Self {
             client: kube::Client::try_from(config).unwrap(),
             uid: String::new(),
@@ -76,11 +76,20 @@ impl Side {
             text.replace("$UID", &self.uid)
                 .replace("$RV", &self.version)
         };
-        let sent = http::Request::builder()
+        let mut sent = http::Request::builder()
             .method(request.method)
             .uri(fill(&request.path))
             .header(CONTENT_TYPE, request.content_type)
-            .header(ACCEPT, request.accept)
+            .header(ACCEPT, request.accept);
+        let given =
+            |(name, _): &(String, String)| name.eq_ignore_ascii_case(AUTHORIZATION.as_str());
+        if !request.headers.iter().any(given) {
+            sent = sent.header(AUTHORIZATION, "Bearer admin");
+        }
+        for (name, value) in &request.headers {
+            sent = sent.header(name, value);
+        }
+        let sent = sent
             .body(Body::from(fill(&request.body).into_bytes()))
             .unwrap();
         let answer = self.client.send(sent).await;
@@ -156,7 +165,7 @@ impl Davit {
     fn start() -> Self {
         let dir = temp_dir();
         let file = |name: &str| dir.path().join(name).display().to_string();
-        std::fs::write(file("tokens"), "admin,admin,admin,\"system:masters\"\n").unwrap();
+        std::fs::write(file("tokens"), TOKENS).unwrap();
         let mut child = Command::new(DAVIT)
             .args(["server", "--port", "0", "--data-dir", &file("data")])
             .args(["--token-auth-file", &file("tokens")])

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+/// Who may ask by which token.
+pub(crate) const TOKENS: &str =
+    "admin,admin,admin,\"system:masters\"\nplain,plain,plain-uid,\"plain-group\"\n";
 const READY: Duration = Duration::from_secs(120);
 
 /// The real kube-apiserver; it ends with the value.
@@ -37,7 +40,7 @@ impl KubeApiserver {
         let dir = temp_dir();
         let file = |name: &str| dir.path().join(name).display().to_string();
         run(Command::new("openssl").args(["genrsa", "-out", &file("sa.key"), "2048"]));
-        std::fs::write(file("tokens"), "admin,admin,admin,\"system:masters\"\n").unwrap();
+        std::fs::write(file("tokens"), TOKENS).unwrap();
         // free again when it is known
         let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let port = port.unwrap().port();

@@ -62,14 +62,26 @@ const OPAQUE: [(&str, &str); 5] = [
 const MISSING_VALUES: [(&str, &[&str]); 1] = [("discovery/v1.AddressType", &["IPv4", "IPv6"])];
 
 /// Fields that upstream's JSON always shows, be they empty, though they need not be given: those without `omitempty`.
-/// The facts tell only what must be given.
-const WRITTEN: [(&str, &[&str]); 18] = [
+/// The facts tell only what must be given. Times are no part of it: see [`is_null_when_unset`].
+const WRITTEN: [(&str, &[&str]); 47] = [
     ("admission/v1.AdmissionRequest", &["uid", "operation"]),
     ("admission/v1.AdmissionResponse", &["uid", "allowed"]),
+    (
+        "apiextensions/v1.CustomResourceDefinitionStatus",
+        &["conditions", "storedVersions"],
+    ),
     ("apps/v1.StatefulSetOrdinals", &["start"]),
     ("apps/v1.StatefulSetSpec", &["serviceName"]),
     ("apps/v1.StatefulSetStatus", &["availableReplicas"]),
+    (
+        "authentication/v1.TokenRequestSpec",
+        &["audiences", "expirationSeconds", "boundObjectRef"],
+    ),
     ("authentication/v1.TokenRequestStatus", &["token"]),
+    (
+        "autoscaling/v2.HorizontalPodAutoscalerStatus",
+        &["currentMetrics"],
+    ),
     (
         "batch/v1.PodFailurePolicyOnPodConditionsPattern",
         &["status"],
@@ -83,16 +95,32 @@ const WRITTEN: [(&str, &[&str]); 18] = [
         &["pkixPublicKey", "proofOfPossession"],
     ),
     (
+        "core/v1.AzureFilePersistentVolumeSource",
+        &["secretNamespace"],
+    ),
+    ("core/v1.ContainerImage", &["names"]),
+    (
         "core/v1.Event",
         &["reportingComponent", "reportingInstance"],
     ),
+    ("core/v1.GRPCAction", &["service"]),
     ("core/v1.NodeRuntimeHandler", &["name"]),
+    ("core/v1.ProjectedVolumeSource", &["sources"]),
+    ("core/v1.TypedLocalObjectReference", &["apiGroup"]),
+    ("core/v1.TypedObjectReference", &["apiGroup"]),
+    ("discovery/v1.EndpointSlice", &["endpoints", "ports"]),
     ("flowcontrol/v1.FlowSchemaSpec", &["matchingPrecedence"]),
+    (
+        "flowcontrol/v1.LimitedPriorityLevelConfiguration",
+        &["nominalConcurrencyShares"],
+    ),
     (
         "flowcontrol/v1.QueuingConfiguration",
         &["queues", "handSize", "queueLengthLimit"],
     ),
+    ("flowcontrol/v1.ResourcePolicyRule", &["namespaces"]),
     ("imagepolicy/v1alpha1.ImageReviewStatus", &["allowed"]),
+    ("networking/v1.IngressClassParametersReference", &["scope"]),
     (
         "policy/v1.PodDisruptionBudgetStatus",
         &[
@@ -102,9 +130,69 @@ const WRITTEN: [(&str, &[&str]); 18] = [
             "expectedPods",
         ],
     ),
+    ("rbac/v1.ClusterRole", &["rules"]),
+    ("rbac/v1.Role", &["rules"]),
     ("rbac/v1.RoleRef", &["apiGroup"]),
+    ("resource/v1.AllocatedDeviceStatus", &["conditions"]),
+    ("resource/v1.CapacityRequestPolicy", &["default"]),
+    ("resource/v1.DeviceClaim", &["requests"]),
+    ("resource/v1beta1.AllocatedDeviceStatus", &["conditions"]),
+    ("resource/v1beta1.CapacityRequestPolicy", &["default"]),
+    ("resource/v1beta1.DeviceClaim", &["requests"]),
     ("resource/v1beta1.DeviceRequest", &["deviceClassName"]),
+    ("resource/v1beta2.AllocatedDeviceStatus", &["conditions"]),
+    ("resource/v1beta2.CapacityRequestPolicy", &["default"]),
+    ("resource/v1beta2.DeviceClaim", &["requests"]),
     ("scheduling/v1.PriorityClass", &["value"]),
+    ("scheduling/v1alpha2.PodGroupSpec", &["podGroupTemplateRef"]),
+    (
+        "scheduling/v1alpha2.PodGroupTemplate",
+        &["schedulingConstraints"],
+    ),
+    (
+        "scheduling/v1alpha2.PodGroupTemplateReference",
+        &["workload"],
+    ),
+    ("storage/v1.CSINodeDriver", &["topologyKeys"]),
+    ("storage/v1beta1.CSINodeDriver", &["topologyKeys"]),
+];
+
+/// Lists of which upstream tells an empty one from none.
+const EMPTY_COUNTS: [(&str, &[&str]); 1] = [("autoscaling/v2.HPAScalingRules", &["policies"])];
+
+/// Lists, maps and pointers that must be given and that upstream's JSON leaves out all the same when they are not.
+const OMITTED: [(&str, &[&str]); 16] = [
+    (
+        "admissionregistration/v1.ValidatingAdmissionPolicyBindingSpec",
+        &["validationActions"],
+    ),
+    (
+        "admissionregistration/v1alpha1.ValidatingAdmissionPolicyBindingSpec",
+        &["validationActions"],
+    ),
+    (
+        "admissionregistration/v1beta1.ValidatingAdmissionPolicyBindingSpec",
+        &["validationActions"],
+    ),
+    (
+        "apiserverinternal/v1alpha1.ServerStorageVersion",
+        &["decodableVersions"],
+    ),
+    ("networking/v1.IPAddressSpec", &["parentRef"]),
+    ("networking/v1beta1.IPAddressSpec", &["parentRef"]),
+    ("resource/v1.CapacityRequestPolicyRange", &["min"]),
+    ("resource/v1.CounterSet", &["counters"]),
+    ("resource/v1.DeviceCounterConsumption", &["counters"]),
+    (
+        "resource/v1alpha3.ResourcePoolStatusRequestStatus",
+        &["poolCount"],
+    ),
+    ("resource/v1beta1.CapacityRequestPolicyRange", &["min"]),
+    ("resource/v1beta1.CounterSet", &["counters"]),
+    ("resource/v1beta1.DeviceCounterConsumption", &["counters"]),
+    ("resource/v1beta2.CapacityRequestPolicyRange", &["min"]),
+    ("resource/v1beta2.CounterSet", &["counters"]),
+    ("resource/v1beta2.DeviceCounterConsumption", &["counters"]),
 ];
 
 /// When a kind is deprecated and when it ends, where upstream's generator derives it from the release that introduced it.
@@ -173,6 +261,16 @@ const REPLACEMENT: [(&str, &str); 3] = [
         "storage/v1beta1.VolumeAttributesClass",
         "storage.k8s.io/v1 VolumeAttributesClass",
     ),
+];
+
+/// What the subresources take that connect, of which the facts have the kind that they are part of.
+const CONNECTIONS: [(&str, &str, &str); 6] = [
+    ("Node", "proxy", "NodeProxyOptions"),
+    ("Pod", "attach", "PodAttachOptions"),
+    ("Pod", "exec", "PodExecOptions"),
+    ("Pod", "portforward", "PodPortForwardOptions"),
+    ("Pod", "proxy", "PodProxyOptions"),
+    ("Service", "proxy", "ServiceProxyOptions"),
 ];
 
 /// Reads the facts and writes the table.
@@ -396,9 +494,13 @@ fn resource(fact: &Value, facts: &Facts) -> Result<Value> {
     }
     if let Some(Value::Object(subs)) = row.remove("subresources") {
         let mut list = Vec::new();
-        for (name, sub) in subs {
+        for (sub_name, sub) in subs {
             let gvk = sub["kind"].as_str().context("subresource without kind")?;
-            let (group, version, kind) = split_gvk(gvk)?;
+            let (group, version, of) = split_gvk(gvk)?;
+            let mut options = CONNECTIONS.iter();
+            let options = options.find(|(owner, name, _)| *owner == kind && *name == sub_name);
+            let kind = options.map_or(of, |(_, _, options)| *options);
+            let name = sub_name;
             list.push(json!({"name": name, "group": group, "version": version, "kind": kind, "verbs": sub["verbs"]}));
         }
         row.insert("subresources".into(), Value::Array(list));
@@ -463,15 +565,40 @@ fn field(owner: &str, fact: &Map<String, Value>, facts: &Facts) -> Result<Value>
             other => bail!("{owner}: unknown field property {other}"),
         }
     }
-    let written = WRITTEN.iter().find(|(name, _)| *name == owner);
-    if written.is_some_and(|(_, names)| {
-        names
-            .iter()
-            .any(|name| fact.get("name") == Some(&json!(name)))
-    }) {
+    let name = fact.get("name").and_then(Value::as_str).unwrap_or_default();
+    let is_among = |table: &[(&str, &[&str])]| {
+        let row = table.iter().find(|(of, _)| *of == owner);
+        row.is_some_and(|(_, names)| names.contains(&name))
+    };
+    if is_among(&WRITTEN) || is_null_when_unset(fact, facts) && !is_among(&OMITTED) {
         out.insert("written".into(), json!(true));
     }
+    if is_among(&EMPTY_COUNTS) {
+        out.insert("nullable".into(), json!(true));
+    }
     Ok(Value::Object(out))
+}
+
+/// Whether upstream writes null for a field that nobody gave: times, which Go's `omitempty` does not leave out (only
+/// `metadata.creationTimestamp` has more than that), and lists, maps, bytes and pointers that must be given; the items of a list of objects always are.
+fn is_null_when_unset(fact: &Map<String, Value>, facts: &Facts) -> bool {
+    let ty = fact["type"].as_str().unwrap_or_default();
+    let is_true = |key: &str| fact.get(key) == Some(&json!(true));
+    let is_required = is_true("required");
+    if is_true("nullable") {
+        return is_required;
+    }
+    let mut ty = ty;
+    while let Some(of) = facts.types.get(ty).and_then(|alias| alias.of.as_deref()) {
+        ty = of;
+    }
+    if fact.get("name") == Some(&json!("items")) {
+        return false;
+    }
+    match ty {
+        "time" | "microtime" => fact.get("name") != Some(&json!("creationTimestamp")),
+        ty => is_required && (ty == "bytes" || ty.starts_with("[]") || ty.starts_with("map[")),
+    }
 }
 
 /// A default is JSON text or `ref(Constant)`, whose constant is the type name without the

@@ -1,5 +1,6 @@
 //! Paths of fields and what can be wrong with them, with the texts of Kubernetes.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
@@ -252,7 +253,7 @@ impl FieldError {
             out.push_str(": ");
             match value {
                 Value::String(s) => out.push_str(&quote(s)),
-                other => out.push_str(&other.to_string()),
+                other => out.push_str(&escape_html(&other.to_string())),
             }
         }
         if !self.detail.is_empty() {
@@ -270,6 +271,29 @@ impl fmt::Display for FieldError {
 }
 
 impl std::error::Error for FieldError {}
+
+/// JSON as Go writes it, in which characters of HTML are escaped.
+fn escape_html(json: &str) -> Cow<'_, str> {
+    const ESCAPED: [(char, &str); 5] = [
+        ('<', "\\u003c"),
+        ('>', "\\u003e"),
+        ('&', "\\u0026"),
+        ('\u{2028}', "\\u2028"),
+        ('\u{2029}', "\\u2029"),
+    ];
+    let escape = |c: char| ESCAPED.iter().find(|(known, _)| *known == c);
+    if !json.contains(|c| escape(c).is_some()) {
+        return Cow::Borrowed(json);
+    }
+    let mut out = String::with_capacity(json.len() + 10);
+    for c in json.chars() {
+        match escape(c) {
+            Some((_, text)) => out.push_str(text),
+            None => out.push(c),
+        }
+    }
+    Cow::Owned(out)
+}
 
 /// Wraps the sentences of a `names::check_*` function for a field.
 pub fn invalid_each(
@@ -352,6 +376,14 @@ mod tests {
             (
                 FieldError::invalid(&p, serde_json::json!({"a": 1}), "bad"),
                 "f: Invalid value: {\"a\":1}: bad",
+            ),
+            (
+                FieldError::invalid(&p, serde_json::json!(["<a&b>"]), "bad"),
+                "f: Invalid value: [\"\\u003ca\\u0026b\\u003e\"]: bad",
+            ),
+            (
+                FieldError::invalid(&p, "<a&b>", "bad"),
+                "f: Invalid value: \"<a&b>\": bad",
             ),
             (
                 FieldError::not_supported(&p, "v", &["a", "b"]),

@@ -255,7 +255,8 @@ impl TypeTable {
             let concerned = fields.filter(|(_, field)| {
                 let is_struct = || matches!(self.resolve_type(&field.ty), FieldType::Named(_));
                 field.default.is_some()
-                    || !field.nullable && (field.required || field.written || is_struct())
+                    || field.written
+                    || !field.nullable && (field.required || is_struct())
             });
             concerned.map(|(at, _)| at as u16).collect()
         };
@@ -503,7 +504,8 @@ pub struct Field {
     pub ty: FieldType,
     /// Must be given: it is written even when empty.
     pub required: bool,
-    /// Is written even when empty, though it need not be given.
+    /// Is written even when empty, though it need not be given; null where it is a list, a map, bytes, a time or a
+    /// pointer, which have no other word for nothing.
     pub written: bool,
     /// A pointer in Go: absent and empty differ.
     pub nullable: bool,

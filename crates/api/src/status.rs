@@ -339,6 +339,15 @@ impl Status {
         )
     }
 
+    /// 406 of a path that knows no form of the media types that are accepted.
+    pub fn no_representation(available: &[&str]) -> Self {
+        let list = available.join(", ");
+        let message = format!("406: Not Acceptable\n\nAvailable representations: {list}");
+        let mut status = Status::failure(Reason::NotAcceptable, message);
+        status.details_mut();
+        status
+    }
+
     /// 409 for a name that is taken.
     pub fn already_exists(resource: Qualified<'_>, name: &str) -> Self {
         let message = format!("{resource} {} already exists", quote(name));
@@ -445,6 +454,14 @@ impl Status {
                 "the body of the request was in an unknown format - accepted media types include: {list}"
             ),
         )
+    }
+
+    /// 415 of a path that takes no body of the media type.
+    pub fn no_such_media_type() -> Self {
+        let mut status =
+            Status::failure(Reason::UnsupportedMediaType, "415: Unsupported Media Type");
+        status.details_mut();
+        status
     }
 
     /// 422 for an object with faults, of which no more are told than anybody reads.

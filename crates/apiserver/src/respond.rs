@@ -23,20 +23,37 @@ mod table;
 use crate::body::ResponseBody;
 use crate::context::{Context, HandlerResult};
 use crate::negotiate::{
-    Accepted, Form, Media, NotAcceptable, Offer, PROTOBUF, negotiate, takes_gzip, wants_pretty,
+    Accepted, Clause, Form, Media, NotAcceptable, Offer, PROTOBUF, clauses, negotiate, takes_gzip,
+    wants_pretty,
 };
 
 pub(crate) use protobuf::message;
 pub(crate) use table::{Include, row, table_frame};
 use table::{scale_table, table_bytes};
 
+/// The media types of answers, and those that only streams have.
+const KNOWN: [&str; 3] = ["application/json", "application/yaml", PROTOBUF];
+const STREAMS: [&str; 2] = [
+    "application/json;stream=watch",
+    "application/vnd.kubernetes.protobuf;stream=watch",
+];
 /// Bodies larger than this are compressed for clients that can read it.
 const GZIP_FROM: usize = 128 * 1024;
 
 /// Chooses the form of the answer, before anything is done.
 pub(crate) fn accepted(context: &Context, offer: Offer) -> Result<Accepted, Status> {
     negotiate(&context.headers, &context.query, offer).map_err(|NotAcceptable| {
-        Status::not_acceptable(&["application/json", "application/yaml", PROTOBUF])
+        let known = |clause: &Clause| {
+            let wild = ["*/*", "application/*"];
+            wild.contains(&&*clause.media) || KNOWN.contains(&&*clause.media)
+        };
+        match clauses(&context.headers).iter().any(known) {
+            true => Status::not_acceptable(&KNOWN),
+            false if offer == Offer::Stream => {
+                Status::no_representation(&[&KNOWN[..], &STREAMS].concat())
+            }
+            false => Status::no_representation(&KNOWN),
+        }
     })
 }
 
@@ -54,7 +71,7 @@ pub(crate) fn accepted_for(
         _ => Offer::Custom,
     };
     negotiate(&context.headers, &context.query, offer)
-        .map_err(|NotAcceptable| Status::not_acceptable(&["application/json", "application/yaml"]))
+        .map_err(|NotAcceptable| Status::not_acceptable(&KNOWN))
 }
 
 /// An object of a list or an answer.

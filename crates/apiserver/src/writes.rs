@@ -9,6 +9,7 @@
 mod create;
 mod delete;
 mod escalation;
+mod owners;
 mod params;
 mod update;
 
@@ -29,6 +30,7 @@ use crate::ownership::{Owners, Tracking};
 use crate::server::ApiServer;
 
 pub(crate) use delete::{DeleteOptions, Preconditions};
+pub(crate) use owners::{Seen, leave_out_repeated};
 
 /// Writers give up after this long of losing races.
 const LIMIT: Duration = Duration::from_secs(34);

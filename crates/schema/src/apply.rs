@@ -303,12 +303,20 @@ impl FieldManager<'_> {
 /// that whoever fills them owns the elements and not the list.
 fn empty_struct(types: &TypeTable, id: TypeId) -> Map<String, Value> {
     let mut out = Map::new();
-    for field in types.fields(types.resolve(id)).filter(|f| !f.nullable) {
+    for field in types.fields(types.resolve(id)) {
+        if field.nullable && !field.written {
+            continue;
+        }
         let value = match types.resolve_type(&field.ty) {
+            _ if field.nullable => Value::Null,
             FieldType::Named(id) if matches!(types.get(*id).body, TypeBody::Struct { .. }) => {
                 Value::Object(empty_struct(types, *id))
             }
-            FieldType::List(_) | FieldType::Map(_) if field.required => Value::Null,
+            FieldType::List(_) | FieldType::Map(_) | FieldType::Bytes
+                if field.required || field.written =>
+            {
+                Value::Null
+            }
             ty if field.required || field.written => zero_value(types, ty).unwrap_or(Value::Null),
             _ => continue,
         };

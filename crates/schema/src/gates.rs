@@ -114,7 +114,8 @@ impl Disabled {
                     let Some(field) = self.types.field(*id, name) else {
                         return true;
                     };
-                    let stays = !gates(field).any(is_off);
+                    let is_unset = field.written && value.is_null();
+                    let stays = is_unset || !gates(field).any(is_off);
                     if stays {
                         self.drop_below(&field.ty, value, in_use);
                     }

@@ -215,6 +215,24 @@ impl<'t> Walk<'t> {
     }
 }
 
+static NULL: Value = Value::Null;
+
+/// Whether two values say the same: a null is what is not there.
+fn is_alike(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) => {
+            a.iter()
+                .all(|(key, value)| is_alike(value, b.get(key).unwrap_or(&NULL)))
+                && b.iter()
+                    .all(|(key, value)| a.contains_key(key) || value.is_null())
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_alike(a, b))
+        }
+        (a, b) => a == b,
+    }
+}
+
 /// Whether a field may change as it does.
 fn change(
     limits: &Validation,
@@ -224,6 +242,9 @@ fn change(
 ) -> Option<FieldError> {
     let shown = || new.cloned().unwrap_or(Value::Null);
     let set = |v: Option<&Value>| v.is_some_and(|v| !v.is_null());
+    if is_alike(new.unwrap_or(&NULL), old.unwrap_or(&NULL)) {
+        return None;
+    }
     if limits.immutable || limits.no_modify && set(new) && set(old) {
         return Some(FieldError::invalid(path, shown(), "field is immutable"));
     }

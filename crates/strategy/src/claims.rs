@@ -11,7 +11,7 @@ use super::json::{
     at, at_mut, default, entries_at, has, keep, object_mut, remove, same, set, str_at,
 };
 use super::persistent_volumes::{access_modes, modes_required};
-use super::{KindInfo, Strategy, access, meta, resources, selectors, volumes};
+use super::{KindInfo, Strategy, access, meta, pod_defaults, resources, selectors, volumes};
 
 const ATTRIBUTES_CLASS: &str = "volumeAttributesClassName";
 const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
@@ -110,9 +110,15 @@ fn growing(name: &str, path: &Path, errors: &mut ErrorList) {
 pub(super) fn claim_defaults(claim: &mut Value) {
     if let Some(spec) = at_mut(claim, &["spec"]) {
         default(spec, "volumeMode", "Filesystem");
+        for list in ["limits", "requests"] {
+            pod_defaults::round_quantities(spec, &["resources", list]);
+        }
     }
     if let Some(status) = object_mut(claim, "status") {
         status.entry("phase").or_insert_with(|| json!("Pending"));
+    }
+    for list in ["capacity", "allocatedResources"] {
+        pod_defaults::round_quantities(claim, &["status", list]);
     }
 }
 

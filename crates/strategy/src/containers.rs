@@ -11,6 +11,10 @@ use super::fields::{choice, not_negative, optional_choice, required};
 use super::json::{at, bool_at, has, int_at, list_at, repeats, str_at};
 use super::{fields, resources, volumes};
 
+/// The fault of init containers that releases before 1.36 let in.
+pub(super) const INIT_RESTARTS: &str =
+    "must not be set to 'RestartContainer' for non-sidecar initContainers";
+
 /// What containers may refer to.
 pub(super) struct Scope<'a> {
     /// Names of the pod's volumes.
@@ -577,8 +581,7 @@ fn init(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
         let word = str_at(policy, &["restartPolicy"]);
         if word == "RestartContainer" {
             let path = path.child("resizePolicy").index(i).child("restartPolicy");
-            let why = "must not be set to 'RestartContainer' for non-sidecar initContainers";
-            errors.push(FieldError::invalid(&path, word, why));
+            errors.push(FieldError::invalid(&path, word, INIT_RESTARTS));
         }
     }
 }

@@ -284,3 +284,168 @@ fn the_one_address_of_a_pod_is_the_first_of_all() {
     assert_eq!(settled(other), both("10.0.0.2"));
     assert_eq!(settled(json!({})), (Value::Null, Value::Null));
 }
+
+/// A pod template in an object of a kind.
+fn of_template(kind: &str, template: &Value) -> Value {
+    let meta = json!({"name": "w", "namespace": "n"});
+    let selector = json!({"matchLabels": {"a": "b"}});
+    let mut template = template.clone();
+    match kind {
+        "PodTemplate" => json!({"metadata": meta, "template": template}),
+        "ReplicationController" => {
+            json!({"metadata": meta, "spec": {"selector": {"a": "b"}, "template": template}})
+        }
+        "Job" | "CronJob" => {
+            template["spec"]["restartPolicy"] = json!("Never");
+            let spec = json!({"selector": selector, "manualSelector": kind == "Job", "template": template});
+            match kind {
+                "Job" => json!({"metadata": meta, "spec": spec}),
+                _ => {
+                    let spec = json!({"template": template});
+                    json!({"metadata": meta, "spec": {"schedule": "@daily", "jobTemplate": {"spec": spec}}})
+                }
+            }
+        }
+        _ => json!({"metadata": meta, "spec": {"selector": selector, "template": template}}),
+    }
+}
+
+#[test]
+fn init_containers_that_restart_for_a_resize_may_stay() {
+    let container = |name: &str, image: &str, word: &str| json!({"name": name, "image": image, "resizePolicy": [{"resourceName": "cpu", "restartPolicy": word}]});
+    let with = |init: Value| {
+        json!({"metadata": {"labels": {"a": "b"}},
+            "spec": {"initContainers": init, "containers": [{"name": "c", "image": "i"}]}})
+    };
+    let old = with(json!([container("i", "i", "RestartContainer")]));
+    let moved = with(json!([
+        container("first", "i", "NotRequired"),
+        container("i", "j", "RestartContainer")
+    ]));
+    let free = with(json!([container("i", "i", "NotRequired")]));
+    const FAULT: &str = "must not be set to 'RestartContainer' for non-sidecar initContainers";
+    for (group, kind) in [
+        ("apps", "Deployment"),
+        ("apps", "ReplicaSet"),
+        ("apps", "DaemonSet"),
+        ("", "ReplicationController"),
+        ("", "PodTemplate"),
+        ("batch", "CronJob"),
+    ] {
+        let of = |template: &Value| of_template(kind, template);
+        assert!(
+            faults(group, "v1", kind, &of(&old)).contains(FAULT),
+            "{kind}"
+        );
+        let update =
+            |new: &Value, old: &Value| update_faults(group, "v1", kind, &of(new), &of(old));
+        assert_eq!(update(&moved, &old), "", "{kind}");
+        assert!(update(&old, &free).contains(FAULT), "{kind}");
+    }
+    // what else is wrong with a template that was let in may stay where it is, and nowhere else
+    let mut wrong = free.clone();
+    wrong["spec"]["dnsPolicy"] = json!("x");
+    let mut worse = wrong.clone();
+    worse["spec"]["restartPolicy"] = json!("x");
+    let of = |template: &Value| of_template("Deployment", template);
+    let update =
+        |new: &Value, old: &Value| update_faults("apps", "v1", "Deployment", &of(new), &of(old));
+    assert_eq!(update(&wrong, &wrong), "");
+    let found = update(&worse, &wrong);
+    assert!(
+        found.contains("restartPolicy") && !found.contains("dnsPolicy"),
+        "{found}"
+    );
+
+    let pod = |template: &Value, more: Value| {
+        let mut spec = template["spec"].clone();
+        spec.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        json!({"metadata": {"name": "p", "namespace": "n"}, "spec": spec})
+    };
+    let strategy = strategy("", "v1", "Pod");
+    let subresource = |name: &str, more: Value| {
+        let (mut new, mut old) = (pod(&old, more), pod(&old, json!({})));
+        strategy.default(&mut old);
+        strategy.default(&mut new);
+        strategy.prepare_subresource_update(name, &mut new, &old);
+        crate::testing::lines(&strategy.validate_subresource_update(name, &new, &old))
+    };
+    assert_eq!(subresource("resize", json!({})), "");
+    let more = json!({"ephemeralContainers": [{"name": "e", "image": "i"}]});
+    assert_eq!(subresource("ephemeralcontainers", more), "");
+}
+
+#[test]
+fn owners_are_of_a_version() {
+    let owned = |version: &str| {
+        json!({"metadata": {"name": "c", "namespace": "n",
+        "ownerReferences": [{"apiVersion": version, "kind": "K", "name": "o", "uid": "u"}]}})
+    };
+    for (version, is_one) in [
+        ("v1", true),
+        ("a/v1", true),
+        ("", false),
+        ("a/", false),
+        ("a/b/c", false),
+    ] {
+        let faults = faults("", "v1", "ConfigMap", &owned(version));
+        assert_eq!(
+            !faults.contains("version must not be empty"),
+            is_one,
+            "{version}: {faults}"
+        );
+    }
+}
+
+#[test]
+fn amounts_are_kept_to_a_thousandth() {
+    let fine = || json!({"storage": "1.0000000001"});
+    for (group, kind, pointer, obj) in [
+        (
+            "",
+            "PersistentVolume",
+            "/spec/capacity/storage",
+            json!({"spec": {"capacity": fine()}}),
+        ),
+        (
+            "",
+            "PersistentVolumeClaim",
+            "/spec/resources/requests/storage",
+            json!({"spec": {"resources": {"requests": fine()}}}),
+        ),
+        (
+            "",
+            "PersistentVolumeClaim",
+            "/status/capacity/storage",
+            json!({"status": {"capacity": fine()}}),
+        ),
+        (
+            "apps",
+            "StatefulSet",
+            "/spec/volumeClaimTemplates/0/spec/resources/limits/storage",
+            json!({"spec": {"volumeClaimTemplates": [{"spec": {"resources": {"limits": fine()}}}]}}),
+        ),
+        (
+            "",
+            "ResourceQuota",
+            "/status/used/storage",
+            json!({"status": {"used": fine()}}),
+        ),
+        (
+            "",
+            "LimitRange",
+            "/spec/limits/0/min/storage",
+            json!({"spec": {"limits": [{"type": "PersistentVolumeClaim", "min": fine()}]}}),
+        ),
+    ] {
+        let mut obj = obj;
+        strategy(group, "v1", kind).default(&mut obj);
+        assert_eq!(
+            obj.pointer(pointer),
+            Some(&json!("1001m")),
+            "{kind}{pointer}"
+        );
+    }
+}

@@ -259,7 +259,8 @@ fn owners(owners: &[Value], path: &Path, errors: &mut ErrorList) {
     // As in the original the faults do not say which of the owners it is.
     for owner in owners {
         let version = str_at(owner, &["apiVersion"]);
-        if version.is_empty() || version.ends_with('/') {
+        let slashes = version.matches('/').count();
+        if version.is_empty() || version.ends_with('/') || slashes > 1 {
             let fault = "version must not be empty";
             errors.push(FieldError::invalid(
                 &path.child("apiVersion"),

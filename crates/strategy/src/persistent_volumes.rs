@@ -48,6 +48,7 @@ impl Strategy for PersistentVolume {
                 default_unset(host, "type", "");
             }
             pod_defaults::legacy_volume(spec);
+            pod_defaults::round_quantities(spec, &["capacity"]);
         }
         if let Some(status) = object_mut(obj, "status") {
             status.entry("phase").or_insert_with(|| json!("Pending"));

@@ -70,6 +70,31 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
     }
 }
 
+/// What is new of the faults of an object whose pod spec is at `spec`: those in the pod spec that the object had before
+/// may be carried on, and where a plain init container restarts for a resize, others may as well.
+pub(super) fn new_faults(
+    spec: &str,
+    found: ErrorList,
+    before: impl FnOnce(&mut ErrorList),
+) -> ErrorList {
+    let within = |fault: &FieldError| {
+        let below = fault.field.strip_prefix(spec);
+        below.is_some_and(|below| below.starts_with('.'))
+    };
+    if !found.iter().any(within) {
+        return found;
+    }
+    let mut known = ErrorList::new();
+    before(&mut known);
+    let restarts = |fault: &FieldError| fault.detail == containers::INIT_RESTARTS;
+    let restarted = known.iter().any(restarts);
+    let known: HashSet<&FieldError> = known.iter().collect();
+    let is_known = |fault: &FieldError| known.contains(fault) || restarts(fault) && restarted;
+    let mut found = found;
+    found.retain(|fault| !within(fault) || !is_known(fault));
+    found
+}
+
 /// Faults of a pod template.
 pub(super) fn validate_template(template: &Value, path: &Path, errors: &mut ErrorList) {
     meta::template(at(template, &["metadata"]), path, errors);

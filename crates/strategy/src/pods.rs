@@ -79,19 +79,7 @@ impl Strategy for Pod {
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
-        let faults = |pod: &Value| {
-            let mut found = ErrorList::new();
-            pod_spec::validate(at(pod, &["spec"]), true, &Path::new("spec"), &mut found);
-            found
-        };
-        let mut found = faults(new);
-        if !found.is_empty() {
-            // what was let in earlier may be carried on
-            let before = faults(old);
-            let before: HashSet<&FieldError> = before.iter().collect();
-            found.retain(|fault| !before.contains(fault));
-        }
-        errors.extend(found);
+        spec_update(new, old, &mut errors);
         mirror_update(new, old, &mut errors);
         update(new, old, &mut errors);
         errors
@@ -142,7 +130,7 @@ impl Strategy for Pod {
             }
             "resize" => {
                 let mut errors = meta::validate_update(&self.0, new, old);
-                pod_spec::validate(at(new, &["spec"]), true, &Path::new("spec"), &mut errors);
+                spec_update(new, old, &mut errors);
                 resize_update(new, old, &mut errors);
                 errors
             }
@@ -616,10 +604,20 @@ fn names_of(list: &[Value]) -> HashMap<&str, usize> {
     each.map(|(i, of)| (str_at(of, &["name"]), i)).collect()
 }
 
+/// Faults of a pod's spec that it did not have before.
+fn spec_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let path = Path::new("spec");
+    let mut found = ErrorList::new();
+    pod_spec::validate(at(new, &["spec"]), true, &path, &mut found);
+    errors.extend(pod_spec::new_faults("spec", found, |known| {
+        pod_spec::validate(at(old, &["spec"]), true, &path, known);
+    }));
+}
+
 fn ephemeral_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     const KEY: &str = "ephemeralContainers";
     let path = Path::new("spec").child(KEY);
-    pod_spec::validate(at(new, &["spec"]), true, &Path::new("spec"), errors);
+    spec_update(new, old, errors);
     let now = list_at(new, &["spec", KEY]);
     let places = names_of(now);
     for before in list_at(old, &["spec", KEY]) {

@@ -143,6 +143,13 @@ fn controller_of(
     runs_for_ever(template, owner, &at_template, errors);
 }
 
+/// Faults of an object whose pods are made from `spec.template`, but for those of the template that it had before.
+fn template_faults(new: &Value, old: &Value, faults: impl Fn(&Value, &mut ErrorList)) -> ErrorList {
+    let mut found = ErrorList::new();
+    faults(new, &mut found);
+    pod_spec::new_faults("spec.template.spec", found, |known| faults(old, known))
+}
+
 fn mismatch(labels: &Value, at_template: &Path, errors: &mut ErrorList) {
     let path = at_template.child("metadata").child("labels");
     errors.push(FieldError::invalid(
@@ -220,7 +227,7 @@ impl Strategy for Deployment {
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
-        deployment(new, &mut errors);
+        errors.extend(template_faults(new, old, deployment));
         meta::immutable_at(new, old, &["spec", "selector"], &mut errors);
         errors
     }
@@ -304,7 +311,8 @@ impl Strategy for ReplicaSet {
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
-        controller(new, "deployment", &mut errors);
+        let faults = |obj: &Value, errors: &mut ErrorList| controller(obj, "deployment", errors);
+        errors.extend(template_faults(new, old, faults));
         meta::immutable_at(new, old, &["spec", "selector"], &mut errors);
         errors
     }
@@ -366,7 +374,7 @@ impl Strategy for ReplicationController {
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
-        replication_controller(new, &mut errors);
+        errors.extend(template_faults(new, old, replication_controller));
         errors
     }
 
@@ -441,7 +449,13 @@ impl Strategy for PodTemplate {
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
-        pod_spec::validate_template(at(new, &["template"]), &Path::new("template"), &mut errors);
+        let faults = |obj: &Value, errors: &mut ErrorList| {
+            pod_spec::validate_template(at(obj, &["template"]), &Path::new("template"), errors);
+        };
+        let mut found = ErrorList::new();
+        faults(new, &mut found);
+        let known = |known: &mut ErrorList| faults(old, known);
+        errors.extend(pod_spec::new_faults("template.spec", found, known));
         errors
     }
 }

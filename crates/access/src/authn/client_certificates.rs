@@ -8,9 +8,20 @@ use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::{CertificateDer, UnixTime};
+use sha2::{Digest as _, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::user::UserInfo;
+
+/// Which of his credentials a user shows (`authentication.kubernetes.io/credential-id`, KEP-4193).
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
+/// The words by which a certificate is told from the others of its user: the digest of all of it.
+fn credential_id(certificate: &CertificateDer<'_>) -> String {
+    let digest = Sha256::digest(certificate);
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("X509SHA256={digest}")
+}
 
 /// Decides who a client certificate stands for.
 #[derive(Debug)]
@@ -49,6 +60,8 @@ impl ClientCertificates {
         let groups: Vec<&str> = subject.organizations.iter().map(String::as_str).collect();
         let mut user = UserInfo::new(subject.common_name, &groups);
         user.uid = subject.uid;
+        user.extra
+            .insert(CREDENTIAL_ID.to_owned(), vec![credential_id(end_entity)]);
         Ok(user)
     }
 }

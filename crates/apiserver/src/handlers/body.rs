@@ -133,6 +133,13 @@ impl<'a> Expected<'a> {
         Status::invalid(Qualified::new(self.group, kind), name, &faults)
     }
 
+    /// Whether a body says that it is of another version of the group.
+    pub(crate) fn has_version(&self, bytes: &[u8], format: Format, version: &str) -> bool {
+        let given = TypeMeta::read(bytes, format).and_then(|meta| meta.api_version);
+        let given = given.as_deref().and_then(|given| given.split_once('/'));
+        given == Some((self.group, version))
+    }
+
     pub(crate) fn api_version(&self) -> String {
         if self.group.is_empty() {
             self.version.to_owned()

@@ -26,12 +26,6 @@ use crate::writes::Writer;
 use crate::{ownership, respond};
 
 const APPLY: &str = "application/apply-patch+yaml";
-const ACCEPTED: [&str; 4] = [
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-    APPLY,
-];
 /// Custom kinds have no merge strategies.
 const CUSTOM_ACCEPTED: [&str; 3] = [
     "application/json-patch+json",
@@ -139,7 +133,7 @@ pub(crate) fn kind(context: &Context) -> Result<PatchKind, Status> {
         "application/merge-patch+json" => Ok(PatchKind::Patch(PatchType::Merge)),
         "application/strategic-merge-patch+json" => Ok(PatchKind::Patch(PatchType::StrategicMerge)),
         APPLY => Ok(PatchKind::Apply),
-        _ => Err(Status::unsupported_media_type(&ACCEPTED)),
+        _ => Err(Status::no_such_media_type()),
     }
 }
 

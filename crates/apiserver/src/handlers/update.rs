@@ -14,7 +14,7 @@ use crate::context::{Context, HandlerResult};
 use crate::negotiate::Offer;
 use crate::ownership::Tracking;
 use crate::server::ApiServer;
-use crate::writes::Writer;
+use crate::writes::{Seen, Writer, leave_out_repeated};
 use crate::{ownership, respond};
 
 /// `PUT` of an object, or of a subresource that has the object's form.
@@ -35,6 +35,8 @@ pub(crate) async fn update(
         return Err(undeterminable(name));
     }
     check_name(name, &mut new)?;
+    let repeated = leave_out_repeated(&mut new, Seen::InRequest);
+    context.warnings.add(repeated.unwrap_or_default());
     let writer = Writer::of(
         context,
         server,

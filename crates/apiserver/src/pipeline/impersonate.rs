@@ -32,8 +32,11 @@ pub(super) async fn apply(server: &ApiServer, context: &mut Context) -> Result<(
     let whole = authorize_all(server, &context.user, &wanted).await;
     let user = match whole {
         Ok(()) => complete(wanted),
-        // what is told is what whole impersonation lacks
-        Err(refused) => constrained(server, context, wanted).await.ok_or(refused)?,
+        // what is told is what the narrowest way lacks
+        Err(refused) => match constrained(server, context, wanted).await {
+            Ok(user) => user,
+            Err(narrow) => return Err(narrow.map_or(refused, |narrow| *narrow)),
+        },
     };
     tracing::debug!(by = context.user.name, user = user.name, "impersonation");
     context.user = user;
@@ -192,8 +195,16 @@ fn modes(caller: &UserInfo, wanted: &UserInfo) -> Vec<Mode> {
 }
 
 /// The user as whom the request may be made by constrained impersonation.
-async fn constrained(server: &ApiServer, context: &Context, wanted: UserInfo) -> Option<UserInfo> {
+///
+/// # Errors
+/// What the first way lacks, where there is one.
+async fn constrained(
+    server: &ApiServer,
+    context: &Context,
+    wanted: UserInfo,
+) -> Result<UserInfo, Option<Box<Status>>> {
     let caller = &context.user;
+    let mut refused = None;
     'modes: for Mode { name, identity } in modes(caller, &wanted) {
         let actions = authorize::demanded(context).map(|mut action| {
             action.verb = format!("impersonate-on:{name}:{}", action.verb);
@@ -204,10 +215,8 @@ async fn constrained(server: &ApiServer, context: &Context, wanted: UserInfo) ->
             request
         });
         for request in actions.chain(identity) {
-            if authz::check(&server.authorizer(), caller, &request)
-                .await
-                .is_err()
-            {
+            if let Err(lacks) = authz::check(&server.authorizer(), caller, &request).await {
+                refused.get_or_insert(Box::new(lacks));
                 continue 'modes;
             }
         }
@@ -215,9 +224,9 @@ async fn constrained(server: &ApiServer, context: &Context, wanted: UserInfo) ->
         if user.name.starts_with(NODE) {
             user.add_group(NODES);
         }
-        return Some(user);
+        return Ok(user);
     }
-    None
+    Err(refused)
 }
 
 fn attribute(group: &str, resource: &str, name: &str) -> RequestInfo {

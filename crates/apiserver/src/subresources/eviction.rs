@@ -20,6 +20,7 @@ use crate::server::ApiServer;
 use crate::writes::{Author, DeleteOptions, Preconditions, Writer};
 
 const GROUP: &str = "policy";
+const OLD_VERSION: &str = "v1beta1";
 const PLURAL: &str = "poddisruptionbudgets";
 const STALE_RETRY_SECONDS: u32 = 10;
 const MAX_DISRUPTED: usize = 2000;
@@ -34,10 +35,15 @@ pub(super) async fn handle(
     request: Request<RequestBody>,
 ) -> HandlerResult {
     let options = WriteOptions::parse(context, "CreateOptions", false)?;
-    let expected = Expected::built_in(GROUP, "v1", "Eviction")?;
+    let mut expected = Expected::built_in(GROUP, "v1", "Eviction")?;
     let format = format(&context.headers)?;
     let bytes = read_body(request.into_body()).await?;
+    // of clients from before 1.22, whose version is the same
+    if expected.has_version(&bytes, format, OLD_VERSION) {
+        expected.version = OLD_VERSION;
+    }
     let mut eviction = decode_body(context, &bytes, format, &expected, options.validation)?;
+    eviction["apiVersion"] = json!("policy/v1");
     let name = context.info.name.as_str();
     if object::name(&eviction) != name {
         return Err(Status::bad_request(

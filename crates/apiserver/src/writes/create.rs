@@ -9,6 +9,7 @@ use davit_store::Error as StoreError;
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 
+use super::owners::{Seen, leave_out_repeated};
 use super::{Writer, add_missing};
 use crate::ownership::BeforeAdmission;
 
@@ -34,6 +35,8 @@ impl Writer<'_> {
         let given = object::name(&new).to_owned();
         let base = object::meta_str(&new, "generateName").to_owned();
         let generated = given.is_empty() && !base.is_empty();
+        let repeated = leave_out_repeated(&mut new, Seen::InRequest);
+        self.warnings.add(repeated.unwrap_or_default());
         new = self.tracked("", None, new)?;
         {
             let before = BeforeAdmission::remember(&new);
@@ -44,6 +47,8 @@ impl Writer<'_> {
                 .await?;
             self.warnings
                 .add(before.check(&mut new).unwrap_or_default());
+            let repeated = leave_out_repeated(&mut new, Seen::AfterAdmission);
+            self.warnings.add(repeated.unwrap_or_default());
         }
         self.place(&mut new)?;
         let attributes = self.attributes(Operation::Create, "", &given, None);

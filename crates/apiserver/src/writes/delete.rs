@@ -395,10 +395,13 @@ fn after(seconds: i64) -> jiff::Timestamp {
         .unwrap_or(jiff::Timestamp::MAX)
 }
 
+/// A deletion that is only shortened makes no new generation.
 fn mark(new: &mut Value, seconds: i64, deletion_timestamp: &str) {
+    let begins = !object::is_deleting(new);
     object::set_meta(new, "deletionTimestamp", json!(deletion_timestamp));
     object::set_meta(new, "deletionGracePeriodSeconds", json!(seconds));
-    if let Some(generation) = object::meta_int(new, "generation").filter(|g| *g > 0) {
+    let generation = object::meta_int(new, "generation");
+    if let Some(generation) = generation.filter(|g| begins && *g > 0) {
         object::set_meta(new, "generation", json!(generation + 1));
     }
 }
@@ -406,6 +409,15 @@ fn mark(new: &mut Value, seconds: i64, deletion_timestamp: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_beginning_of_a_deletion_is_a_new_generation() {
+        let mut pod = json!({"metadata": {"generation": 1}});
+        mark(&mut pod, 30, "2026-01-01T00:00:30Z");
+        mark(&mut pod, 5, "2026-01-01T00:00:05Z");
+        let meta = json!({"generation": 2, "deletionTimestamp": "2026-01-01T00:00:05Z", "deletionGracePeriodSeconds": 5});
+        assert_eq!(pod["metadata"], meta);
+    }
 
     /// A pod with such a grace period could not be deleted, nor its namespace.
     #[test]

@@ -12,6 +12,7 @@ use davit_store::Error as StoreError;
 use serde_json::{Value, json};
 
 use super::create::is_tracked;
+use super::owners::{Seen, leave_out_repeated};
 use super::{Facet, Race, Writer, add_missing};
 use crate::ownership::BeforeAdmission;
 use crate::service_addresses::Reservation;
@@ -170,6 +171,8 @@ impl Writer<'_> {
                 .await?;
             self.warnings
                 .add(before.check(&mut new).unwrap_or_default());
+            let repeated = leave_out_repeated(&mut new, Seen::AfterAdmission);
+            self.warnings.add(repeated.unwrap_or_default());
             super::escalation::check(self.server, &attributes, &new).await?;
             super::params::check(self.server, &attributes, &new).await?;
         }

@@ -214,7 +214,7 @@ async fn item_013_083_custom_kinds_have_no_protobuf_and_no_strategic_merge() {
     let answer = c.request("GET", &url, &[("accept", protobuf)], "").await;
     assert_eq!(answer.code, 406);
     let text = String::from_utf8_lossy(&answer.body).into_owned();
-    let why = "only the following media types are accepted: application/json, application/yaml";
+    let why = "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf";
     assert!(text.contains(why), "{text}");
     let both = "application/vnd.kubernetes.protobuf,application/json";
     c.request("GET", &url, &[("accept", both)], "")

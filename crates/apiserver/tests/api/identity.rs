@@ -310,7 +310,7 @@ async fn item_193_only_administrators_impersonate() {
     let status = answer.error(403, "Forbidden");
     let message = status["message"].as_str().unwrap();
     assert!(
-        message.contains("cannot impersonate resource \"users\""),
+        message.contains("cannot impersonate-on:user-info:create resource \"selfsubjectreviews\""),
         "{message}"
     );
 }

@@ -209,7 +209,11 @@ async fn discovery(k: &Kubectl) {
     assert!(explained.contains("imagePullPolicy"), "{explained}");
     k.run("explain deployment.spec -o plaintext-openapiv2", "")
         .await;
-    assert!(k.run("auth whoami", "").await.contains("kubernetes-admin"));
+    let who = k.run("auth whoami", "").await;
+    assert!(
+        who.contains("kubernetes-admin") && who.contains("[X509SHA256="),
+        "{who}"
+    );
     assert_eq!(k.run("auth can-i create pods", "").await, "yes\n");
     k.run("auth can-i --list", "").await;
     assert!(k.run("create token default", "").await.starts_with("eyJ"));

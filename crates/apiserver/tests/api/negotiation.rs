@@ -13,7 +13,28 @@ async fn item_011_unknown_accept_is_406_and_empty_is_json() {
         .await;
     let status = answer.error(406, "NotAcceptable");
     let message = status["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("406: Not Acceptable\n\nAvailable representations: application/json")
+    );
+    assert_eq!(status["details"], serde_json::json!({}));
+    // of a form that is known of another version or kind, the others are named
+    let table = "application/json;as=Table;v=v2;g=meta.k8s.io";
+    let answer = c
+        .request("GET", "/api/v1/namespaces", &[("accept", table)], "")
+        .await;
+    let status = answer.error(406, "NotAcceptable");
+    let message = status["message"].as_str().unwrap();
     assert!(message.starts_with("only the following media types are accepted: application/json"));
+    let answer = c
+        .request(
+            "PATCH",
+            "/api/v1/namespaces/default",
+            &[("content-type", "text/plain")],
+            "x",
+        )
+        .await;
+    let status = answer.error(415, "UnsupportedMediaType");
+    assert_eq!(status["message"], "415: Unsupported Media Type");
     for accept in ["", "*/*", "application/cbor,application/json"] {
         let answer = c
             .request("GET", "/api/v1/namespaces", &[("accept", accept)], "")

@@ -311,7 +311,7 @@ async fn constrained_impersonation_needs_the_identity_and_the_action() {
     let status = list("carol", PODS).await.error(403, "Forbidden");
     assert_eq!(
         status["message"],
-        "users \"carol\" is forbidden: User \"bob\" cannot impersonate resource \"users\" in API group \"\" at the cluster scope"
+        "users.authentication.k8s.io \"carol\" is forbidden: User \"bob\" cannot impersonate:user-info resource \"users\" in API group \"authentication.k8s.io\" at the cluster scope"
     );
     get_as(&c, &bob, PODS).await.error(403, "Forbidden");
 }
@@ -337,7 +337,7 @@ async fn item_193_impersonation_is_authorized_part_by_part() {
     let status = ask(&headers).await.error(403, "Forbidden");
     assert_eq!(
         status["message"],
-        "groups \"g\" is forbidden: User \"bob\" cannot impersonate resource \"groups\" in API group \"\" at the cluster scope"
+        "selfsubjectreviews.authentication.k8s.io is forbidden: User \"bob\" cannot impersonate-on:user-info:create resource \"selfsubjectreviews\" in API group \"authentication.k8s.io\" at the cluster scope"
     );
     let headers = [
         ("impersonate-user", "alice"),

@@ -153,11 +153,7 @@ async fn item_010_unknown_body_type_is_415() {
     let url = format!("{CONFIG_MAPS}/x");
     let answer = c.request("PATCH", &url, &unknown, "{}").await;
     let status = answer.error(415, "UnsupportedMediaType");
-    let message = status["message"].as_str().unwrap();
-    assert!(
-        message.ends_with("strategic-merge-patch+json, application/apply-patch+yaml"),
-        "{message}"
-    );
+    assert_eq!(status["message"], "415: Unsupported Media Type");
 }
 
 #[tokio::test]

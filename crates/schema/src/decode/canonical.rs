@@ -69,6 +69,9 @@ impl CanonicalForm<'_> {
     fn object(&self, id: TypeId, object: &Map<String, Value>, below: usize) -> bool {
         let is_member = |(name, value): (&String, &Value)| {
             self.types.field(id, name).is_some_and(|field| {
+                if value.is_null() {
+                    return clean::is_null_when_unset(self.types, field);
+                }
                 clean::is_kept(self.types, field, value) && self.value(&field.ty, value, below)
             })
         };

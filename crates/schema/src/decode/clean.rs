@@ -1,14 +1,17 @@
 //! Which values stand in an object and which go without saying.
 //!
-//! Go writes an optional field only when it is not empty, pointers whenever they are set, scalars
-//! without `omitempty` always, and structs that are no pointers always, be they empty. Lists, maps
-//! and times that nobody gave, which it writes as null, are left out.
+//! Go writes an optional field only when it is not empty, pointers whenever they are set, and what has
+//! no `omitempty` always, as do structs that are no pointers, be they empty. Lists, maps, bytes,
+//! pointers and times that nobody gave are null there.
 
 use davit_api::kinds::{Field, FieldType, TypeBody, TypeId, TypeTable};
 use serde_json::{Map, Value};
 
 /// Whether a field's value is written.
 pub(super) fn is_kept(types: &TypeTable, field: &Field, value: &Value) -> bool {
+    if is_hollow(types, field, value) {
+        return false;
+    }
     if field.required || field.written || field.nullable {
         return true;
     }
@@ -24,10 +27,36 @@ pub(super) fn is_kept(types: &TypeTable, field: &Field, value: &Value) -> bool {
     }
 }
 
+/// Whether a value is an empty list or map of a field that is null when it is not given: what is stored makes no difference
+/// between the two.
+fn is_hollow(types: &TypeTable, field: &Field, value: &Value) -> bool {
+    let is_empty = match value {
+        Value::Array(items) => items.is_empty(),
+        Value::Object(entries) => entries.is_empty(),
+        _ => false,
+    };
+    is_empty && !field.nullable && is_null_when_unset(types, field)
+}
+
+/// Whether Go writes null for a field that was not given.
+pub(super) fn is_null_when_unset(types: &TypeTable, field: &Field) -> bool {
+    let has_no_zero = || {
+        matches!(
+            types.resolve_type(&field.ty),
+            FieldType::List(_)
+                | FieldType::Map(_)
+                | FieldType::Bytes
+                | FieldType::Time
+                | FieldType::MicroTime
+        )
+    };
+    field.written && (field.nullable || has_no_zero())
+}
+
 /// Adds what Go writes for fields that were not given.
 pub(super) fn complete(types: &TypeTable, id: TypeId, object: &mut Map<String, Value>) {
     for field in types.fields_of_absence(id) {
-        if field.nullable || object.contains_key(&*field.name) {
+        if object.contains_key(&*field.name) {
             continue;
         }
         if let Some(value) = unsaid(types, field) {
@@ -36,8 +65,14 @@ pub(super) fn complete(types: &TypeTable, id: TypeId, object: &mut Map<String, V
     }
 }
 
-/// What Go writes for a field, no pointer, that was not given.
+/// What Go writes for a field that was not given.
 fn unsaid(types: &TypeTable, field: &Field) -> Option<Value> {
+    if is_null_when_unset(types, field) {
+        return Some(Value::Null);
+    }
+    if field.nullable {
+        return None;
+    }
     let ty = types.resolve_type(&field.ty);
     match ty {
         FieldType::Named(_) => struct_zero(types, ty),
@@ -48,9 +83,9 @@ fn unsaid(types: &TypeTable, field: &Field) -> Option<Value> {
 
 /// Whether nothing is missing that [`complete`] would add.
 pub(super) fn is_complete(types: &TypeTable, id: TypeId, object: &Map<String, Value>) -> bool {
-    types.fields_of_absence(id).all(|field| {
-        field.nullable || object.contains_key(&*field.name) || unsaid(types, field).is_none()
-    })
+    types
+        .fields_of_absence(id)
+        .all(|field| object.contains_key(&*field.name) || unsaid(types, field).is_none())
 }
 
 fn scalar_zero(ty: &FieldType) -> Option<Value> {

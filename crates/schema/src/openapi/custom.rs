@@ -48,6 +48,7 @@ impl CustomDocument<'_> {
             Dialect::V2 => simplified(self.schema),
             Dialect::V3 => self.schema.clone(),
         };
+        embedded_resources(&mut schema, dialect);
         if let Some(schema) = schema.as_object_mut() {
             schema.insert("type".to_owned(), json!("object"));
             if !unknown {
@@ -90,6 +91,42 @@ impl CustomDocument<'_> {
         let fields: Vec<Value> = self.selectable.iter().map(field).collect();
         let name = "x-kubernetes-selectable-fields";
         (!fields.is_empty()).then(|| (name.to_owned(), Value::Array(fields)))
+    }
+}
+
+/// Adds what the objects within an object have besides what their schemas say (`x-kubernetes-embedded-resource`).
+fn embedded_resources(schema: &mut Value, dialect: Dialect) {
+    let is_true = |schema: &Value, key: &str| schema.get(key) == Some(&json!(true));
+    let is_open = is_true(schema, "x-kubernetes-preserve-unknown-fields");
+    let is_object = is_true(schema, "x-kubernetes-embedded-resource");
+    let Some(schema) = schema.as_object_mut() else {
+        return;
+    };
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        for property in properties.values_mut() {
+            embedded_resources(property, dialect);
+        }
+    }
+    for below in ["items", "additionalProperties"] {
+        if let Some(element) = schema.get_mut(below) {
+            embedded_resources(element, dialect);
+        }
+    }
+    // of any property that version 2 named, kubectl would conclude that there are no others
+    if !is_object || is_open && dialect == Dialect::V2 {
+        return;
+    }
+    let properties = schema.entry("properties").or_insert_with(|| json!({}));
+    if let Some(properties) = properties.as_object_mut() {
+        type_meta(properties, "ObjectMeta", dialect);
+    }
+    let required = schema.entry("required").or_insert_with(|| json!([]));
+    if let Some(required) = required.as_array_mut() {
+        for name in ["kind", "apiVersion"] {
+            if !required.iter().any(|given| given == name) {
+                required.push(json!(name));
+            }
+        }
     }
 }
 
@@ -258,5 +295,29 @@ mod tests {
                 "kept": { "type": "array", "items": { "type": "integer" } },
             } })
         );
+    }
+
+    #[test]
+    fn objects_within_objects_have_a_kind_and_metadata() {
+        let given = json!({"type": "object", "properties": {
+            "templates": {"type": "array", "items": {"type": "object", "x-kubernetes-embedded-resource": true,
+                "required": ["kind", "spec"], "properties": {"spec": {"type": "object"}}}},
+            "open": {"type": "object", "x-kubernetes-embedded-resource": true,
+                "x-kubernetes-preserve-unknown-fields": true},
+            "plain": {"type": "object"}}});
+        let mut schema = given.clone();
+        embedded_resources(&mut schema, Dialect::V3);
+        let template = &schema["properties"]["templates"]["items"];
+        assert_eq!(template["required"], json!(["kind", "spec", "apiVersion"]));
+        let names: Vec<&String> = template["properties"].as_object().unwrap().keys().collect();
+        assert_eq!(names, ["apiVersion", "kind", "metadata", "spec"]);
+        assert_eq!(
+            schema["properties"]["open"]["required"],
+            json!(["kind", "apiVersion"])
+        );
+        assert_eq!(schema["properties"]["plain"], given["properties"]["plain"]);
+        let mut schema = given.clone();
+        embedded_resources(&mut schema, Dialect::V2);
+        assert_eq!(schema["properties"]["open"], given["properties"]["open"]);
     }
 }

@@ -142,7 +142,6 @@ impl<'a> Definitions<'a> {
             schema["x-kubernetes-map-type"] = Value::from(MapType::Atomic.to_string());
         }
         if !required.is_empty() {
-            required.sort_by(|a, b| a.as_str().cmp(&b.as_str()));
             schema["required"] = Value::from(required);
         }
         schema
@@ -176,16 +175,6 @@ impl<'a> Definitions<'a> {
         }
         if let Some(key) = &field.patch_merge_key {
             extend("patch-merge-key", Value::from(key.as_str()));
-        }
-        if let Some(limits) = &field.validation {
-            for (key, limit) in [("minimum", limits.minimum), ("maximum", limits.maximum)] {
-                if let Some(limit) = limit {
-                    more.insert(key.to_owned(), Value::from(limit));
-                }
-            }
-            if let Some(most) = limits.max_items {
-                more.insert("maxItems".to_owned(), Value::from(most));
-            }
         }
         self.add(&mut schema, more);
         schema

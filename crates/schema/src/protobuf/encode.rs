@@ -78,7 +78,10 @@ impl<'t> Encoder<'t> {
 
     fn field(&mut self, number: u16, field: &'t Field, value: Option<&Value>) -> Outcome {
         match value {
-            Some(value) => self.value(number, &field.ty, value, field.nullable),
+            Some(value) => {
+                let told_apart = field.nullable || field.written;
+                self.value(number, &field.ty, value, told_apart)
+            }
             None if field.nullable => Ok(()),
             None => self.absent(number, &field.ty),
         }
@@ -140,7 +143,7 @@ impl<'t> Encoder<'t> {
             (FieldType::String, Value::String(s)) => self.out.bytes(number, s.as_bytes()),
             (FieldType::Bytes, Value::String(s)) => {
                 let bytes = STANDARD.decode(s).map_err(|_| self.mismatch("base64"))?;
-                // Empty and never set are the same in JSON; Go writes only the former.
+                // Where JSON has one word for empty and never set, Go writes only the former.
                 if set || !bytes.is_empty() {
                     self.out.bytes(number, &bytes);
                 }

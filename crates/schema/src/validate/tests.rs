@@ -74,4 +74,17 @@ fn immutable_fields_and_unchanged_values() {
     assert!(update("resource/v1.ResourceClaim", &set, &json!({"status": {}})).is_empty());
     assert!(update("resource/v1.ResourceClaim", &json!({"status": {}}), &set).is_empty());
     assert_eq!(update("resource/v1.ResourceClaim", &other, &set).len(), 1);
+    // what was stored before nulls were written is no other value
+    let workload = |template: Value| json!({"spec": {"podGroupTemplates": [template]}});
+    let (old, new) = (
+        workload(json!({"name": "g"})),
+        workload(json!({"name": "g", "schedulingConstraints": null})),
+    );
+    assert!(update("scheduling/v1alpha2.Workload", &new, &old).is_empty());
+    assert!(update("scheduling/v1alpha2.Workload", &old, &new).is_empty());
+    let renamed = workload(json!({"name": "h"}));
+    assert_eq!(
+        update("scheduling/v1alpha2.Workload", &renamed, &old).len(),
+        1
+    );
 }

@@ -8,7 +8,16 @@ use davit_api::quantity::Quantity;
 use serde_json::Value;
 
 use super::super::json::{at, entries_at, has, list_at, list_mut, object_mut, str_at};
-use super::super::{KindInfo, Strategy, meta, resources};
+use super::super::{KindInfo, Strategy, meta, pod_defaults, resources};
+
+/// The resource lists of a limit.
+const BOUNDS: [&str; 5] = [
+    "max",
+    "min",
+    "default",
+    "defaultRequest",
+    "maxLimitRequestRatio",
+];
 
 pub(super) struct LimitRange(pub(super) KindInfo);
 
@@ -19,6 +28,9 @@ impl Strategy for LimitRange {
 
     fn default(&self, obj: &mut Value) {
         for item in list_mut(obj, &["spec", "limits"]) {
+            for list in BOUNDS {
+                pod_defaults::round_quantities(item, &[list]);
+            }
             if str_at(item, &["type"]) != "Container" {
                 continue;
             }

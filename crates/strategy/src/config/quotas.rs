@@ -17,7 +17,9 @@ impl Strategy for ResourceQuota {
     }
 
     fn default(&self, obj: &mut Value) {
-        pod_defaults::round_quantities(obj, &["spec", "hard"]);
+        for list in [["spec", "hard"], ["status", "hard"], ["status", "used"]] {
+            pod_defaults::round_quantities(obj, &list);
+        }
     }
 
     fn validate(&self, obj: &Value) -> ErrorList {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::super::fields::{choice, not_negative};
 use super::super::json::{at, at_mut, bool_at, default, default_unset, str_at};
-use super::super::{KindInfo, Strategy, meta, pod_defaults, pods};
+use super::super::{KindInfo, Strategy, meta, pod_defaults, pod_spec, pods};
 use super::jobs::{spec_warnings, validate_spec};
 use super::name_warnings;
 
@@ -62,7 +62,11 @@ impl Strategy for CronJob {
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
-        cron_job(new, &mut errors);
+        let mut found = ErrorList::new();
+        cron_job(new, &mut found);
+        let template = "spec.jobTemplate.spec.template.spec";
+        let known = |known: &mut ErrorList| cron_job(old, known);
+        errors.extend(pod_spec::new_faults(template, found, known));
         let zone = |obj| at(obj, &["spec", "timeZone"]);
         if zone(new) != zone(old) {
             time_zone(new, &mut errors);

@@ -82,7 +82,7 @@ impl Strategy for DaemonSet {
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
-        daemon_set(new, &mut errors);
+        errors.extend(super::template_faults(new, old, daemon_set));
         meta::immutable_at(new, old, &["spec", "selector"], &mut errors);
         errors
     }

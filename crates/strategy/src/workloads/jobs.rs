@@ -112,7 +112,7 @@ impl Strategy for Job {
             meta::immutable_at(new, old, &["spec", "completions"], &mut errors);
         }
         job_template_update(new, old, &mut errors);
-        job(new, &mut errors);
+        errors.extend(super::template_faults(new, old, job));
         errors
     }
 
