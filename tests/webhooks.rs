@@ -359,6 +359,7 @@ fn item_172_a_webhook_that_lies_is_not_believed() {
             "missing" => json!([{"op": "remove", "path": "/data/none"}]),
             "invalid" => json!([{"op": "add", "path": "/data", "value": 7}]),
             "names" => json!([{"op": "add", "path": "/data/no~1name", "value": "x"}]),
+            "nothing" => json!(null),
             _ => json!({"op": "none"}),
         };
         patch(r, &operations)
@@ -377,12 +378,34 @@ fn item_172_a_webhook_that_lies_is_not_believed() {
             "{name}: {told}"
         );
     }
+    // Knative's webhooks, tekton's for one, answer so when there is nothing to change.
+    harness::run(&mut create(&c, &k, "nothing"));
+    let told = said(&mut create(&c, &k, "no-list"));
+    let why = "failed calling webhook \"butcher.example.com\": received undecodable patch in webhook response: ";
+    assert!(told.contains(why), "{told}");
+    // Such an answer is no better than none: the policy decides.
+    let mut lenient = webhook(&butcher, "butcher.example.com");
+    lenient["failurePolicy"] = json!("Ignore");
+    configure(&c, &k, "Mutating", "butcher", &[lenient]);
+    eventually("the policy of the webhook", Duration::from_secs(30), || {
+        output(&mut create(&c, &k, "let-pass")).status.success()
+    });
+    let told = said(&mut create(&c, &k, "missing"));
+    assert!(told.contains("failed to create configmap"), "{told}");
     let left = kubectl(&c, &k, ["-n", "hooked", "get", "cm", "-o", "name"]);
     let left: Vec<&str> = left
         .lines()
         .filter(|line| !line.ends_with("kube-root-ca.crt"))
         .collect();
-    assert_eq!(left, ["configmap/honest"], "nothing of the refused is kept");
+    assert_eq!(
+        left,
+        [
+            "configmap/honest",
+            "configmap/let-pass",
+            "configmap/nothing"
+        ],
+        "nothing of the refused is kept"
+    );
     let metrics = kubectl(&c, &k, ["get", "--raw", "/metrics"]);
     assert!(
         metrics.contains("error_type=\"calling_webhook_error\"")
