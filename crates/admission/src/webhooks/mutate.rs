@@ -167,7 +167,9 @@ impl Mutators {
         if patched == shown {
             return Ok(None);
         }
-        let new = taken(attributes, resource, patched).map_err(Failure::Server)?;
+        let new = taken(attributes, resource, patched)
+            .await
+            .map_err(Failure::Server)?;
         let changed = new != *object;
         *object = new;
         let patch = serde_json::from_slice(&response.patch).unwrap_or(Value::Null);
