@@ -3,6 +3,7 @@
 use crate::{Kube, pod};
 use base64::Engine;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 const OBJECTS: &str = "apiVersion: v1
 kind: ConfigMap
@@ -84,6 +85,7 @@ pub(crate) fn scenario(kube: &Kube) {
     files(kube, &host);
     environment(kube);
     service_account(kube);
+    changed_pod(kube);
     unmet(kube);
 }
 
@@ -157,6 +159,32 @@ fn environment(kube: &Kube) {
     for line in expected {
         assert!(env.lines().any(|l| l == line), "{line} is missing:\n{env}");
     }
+}
+
+/// A pod that changes has its volumes brought up to date at once, not at the next minute: what it shows of itself, and of
+/// the objects that have changed meanwhile.
+/// <https://kubernetes.io/docs/tasks/configure-pod-container/configure-pod-configmap/#mounted-configmaps-are-updated-automatically>
+fn changed_pod(kube: &Kube) {
+    let shows = |what: &str, file: &str, wanted: &str| {
+        let begun = Instant::now();
+        kube.eventually(what, || {
+            kube.exec("reader", &format!("cat {file}")) == wanted
+        });
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(15), "{what} took {took:?}");
+    };
+    // Whatever brought the volumes up to date before is over.
+    std::thread::sleep(Duration::from_secs(2));
+    kube.run(["label", "pod", "reader", "stage=two"]);
+    shows(
+        "the new label in the pod's file",
+        "/about/labels",
+        "app=\"reader\"\nstage=\"two\"",
+    );
+    let patch = r#"{"data":{"color":"green"}}"#;
+    kube.run(["patch", "configmap", "settings", "-p", patch]);
+    kube.run(["annotate", "pod", "reader", "look=again"]);
+    shows("the new color", "/settings/color", "green");
 }
 
 fn claims(token: &str) -> serde_json::Value {

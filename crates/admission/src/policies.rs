@@ -109,8 +109,8 @@ async fn inputs<'a>(
     resource: &ResourceInfo,
     object: Option<&Value>,
 ) -> Result<Inputs<'a>, Status> {
-    let new = versions::shown(attributes, resource, object)?;
-    let old = versions::shown(attributes, resource, attributes.old)?;
+    let new = versions::shown(attributes, resource, object).await?;
+    let old = versions::shown(attributes, resource, attributes.old).await?;
     let review = review::request(attributes, resource, "v1", "", Value::Null, Value::Null);
     let namespace = if attributes.namespace.is_empty() || attributes.about("", "namespaces") {
         None

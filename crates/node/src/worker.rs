@@ -73,7 +73,8 @@ pub(crate) struct Worker {
     verdict: Option<NodeDecision>,
     probes: PodProbes,
     volumes: Mounted,
-    volumes_at: Option<Instant>,
+    /// The pod for which the volumes were made or last brought up to date, and when.
+    volumes_of: Option<(Arc<Pod>, Instant)>,
     retry: Duration,
     /// The health of the pod's devices as last seen.
     devices: devices::Watched,
@@ -111,7 +112,7 @@ impl Worker {
             verdict: None,
             probes,
             volumes: Mounted::new(),
-            volumes_at: None,
+            volumes_of: None,
             retry: Duration::ZERO,
             devices: devices::Watched::default(),
             sizing: resize::Sizing::default(),

@@ -185,6 +185,11 @@ impl Storage {
         Arc::new(Cache::new(Arc::clone(store), prefix, decode))
     }
 
+    /// Whether `other` shows the same objects, be it in another version.
+    pub fn same_objects(&self, other: &Self) -> bool {
+        self.prefix == other.prefix
+    }
+
     /// For custom kinds: what stands between stored objects and this version.
     pub fn view(&self) -> Option<&Arc<View>> {
         self.view.as_ref()

@@ -114,7 +114,7 @@ impl Matching {
         }
         let snapshot = attributes.server.registry().snapshot();
         let found = snapshot.all().find(|other| {
-            Arc::ptr_eq(&other.storage, &attributes.resource.storage)
+            other.storage.same_objects(&attributes.resource.storage)
                 && other.api_version() != attributes.resource.api_version()
                 && matches(other)
         });

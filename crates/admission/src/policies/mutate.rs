@@ -146,7 +146,7 @@ async fn invoke(
     let before = object.clone();
     let mut budget = BUDGET;
     for mutation in &policy.mutations {
-        let shown = versions::shown(attributes, resource, Some(object))?;
+        let shown = versions::shown(attributes, resource, Some(object)).await?;
         inputs.set_object(&shown);
         let patched =
             match mutate(mutation, resource, &inputs, &variables, &mut budget, &shown).await {
@@ -157,7 +157,7 @@ async fn invoke(
                 }
             };
         if patched != shown {
-            *object = versions::taken(attributes, resource, patched)?;
+            *object = versions::taken(attributes, resource, patched).await?;
         }
         // later mutations see variables of the changed object
         variables = Variables::new(&policy.variables);

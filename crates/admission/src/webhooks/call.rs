@@ -73,8 +73,12 @@ pub(super) async fn ask(
             code: 0,
         });
     };
-    let new = shown(attributes, resource, object).map_err(Failure::Server)?;
-    let old = shown(attributes, resource, attributes.old).map_err(Failure::Server)?;
+    let new = shown(attributes, resource, object)
+        .await
+        .map_err(Failure::Server)?;
+    let old = shown(attributes, resource, attributes.old)
+        .await
+        .map_err(Failure::Server)?;
     let uid = uuid::Uuid::new_v4().to_string();
     let body = review::request(attributes, resource, version, &uid, new.clone(), old);
     let config = webhook
@@ -124,8 +128,8 @@ pub(super) async fn conditions_hold(
     let Some(conditions) = &webhook.conditions else {
         return Ok(true);
     };
-    let new = shown(attributes, resource, object)?;
-    let old = shown(attributes, resource, attributes.old)?;
+    let new = shown(attributes, resource, object).await?;
+    let old = shown(attributes, resource, attributes.old).await?;
     let review = review::request(attributes, resource, "v1", "", new, old);
     conditions
         .want_call(attributes, &review["request"], webhook.ignores_failure)

@@ -106,7 +106,7 @@ fn by_rules(webhook: &Webhook, attributes: &Attributes<'_>) -> Option<Arc<Resour
     }
     let snapshot = attributes.server.registry().snapshot();
     let equivalent = snapshot.all().find(|other| {
-        Arc::ptr_eq(&other.storage, &attributes.resource.storage)
+        other.storage.same_objects(&attributes.resource.storage)
             && other.api_version() != attributes.resource.api_version()
             && subject(other)
     });

@@ -5,7 +5,7 @@ use std::time::Instant;
 use davit_api::field::quote;
 use davit_api::status::Status;
 use davit_registry::ResourceInfo;
-use davit_schema::patch::JsonPatch;
+use davit_schema::patch::{JsonPatch, PatchError};
 use serde_json::{Value, json};
 
 use super::call::{Failure, ask, conditions_hold};
@@ -146,7 +146,14 @@ impl Mutators {
             return Ok(None);
         }
         let internal = |error: String| Failure::Server(Status::internal(error));
-        let patch = JsonPatch::parse(&response.patch).map_err(|e| internal(e.to_string()))?;
+        let patch = JsonPatch::parse(&response.patch).map_err(|error| match error {
+            // An answer that makes no sense, as any other; what cannot be done to this object is the request's failure.
+            PatchError::Malformed(why) => Failure::Call {
+                why: format!("received undecodable patch in webhook response: {why}"),
+                code: 503,
+            },
+            error => internal(error.to_string()),
+        })?;
         if patch.is_empty() {
             return Ok(None);
         }
@@ -160,7 +167,9 @@ impl Mutators {
         if patched == shown {
             return Ok(None);
         }
-        let new = taken(attributes, resource, patched).map_err(Failure::Server)?;
+        let new = taken(attributes, resource, patched)
+            .await
+            .map_err(Failure::Server)?;
         let changed = new != *object;
         *object = new;
         let patch = serde_json::from_slice(&response.patch).unwrap_or(Value::Null);

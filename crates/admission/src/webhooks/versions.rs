@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::Attributes;
 
 /// An object of the request in the version of `resource`.
-pub(crate) fn shown(
+pub(crate) async fn shown(
     attributes: &Attributes<'_>,
     resource: &ResourceInfo,
     object: Option<&Value>,
@@ -16,7 +16,8 @@ pub(crate) fn shown(
     match object {
         None => Ok(Value::Null),
         Some(object) if attributes.has_own_kind() => {
-            convert::from_storage(resource, object.clone())
+            let object = seen_in(resource, object.clone()).await?;
+            convert::from_storage(resource, object)
         }
         Some(object) => Ok(object.clone()),
     }
@@ -24,7 +25,7 @@ pub(crate) fn shown(
 
 /// An object as a webhook left it, in the storage version: decoded and with defaults as if a
 /// client had sent it.
-pub(crate) fn taken(
+pub(crate) async fn taken(
     attributes: &Attributes<'_>,
     resource: &ResourceInfo,
     object: Value,
@@ -44,5 +45,17 @@ pub(crate) fn taken(
     let mut value = decoded.object;
     davit_registry::object::set_type(&mut value, &resource.api_version(), resource.row.kind);
     shape.default(&mut value);
-    convert::stored_form(resource, value)
+    let value = convert::stored_form(resource, value)?;
+    seen_in(attributes.resource, value).await
+}
+
+/// An object of a custom kind in the version of `resource`: such a kind's objects are in the version of the request until they
+/// are stored.
+async fn seen_in(resource: &ResourceInfo, object: Value) -> Result<Value, Status> {
+    match resource.storage.view() {
+        Some(view) if object["apiVersion"] != resource.api_version().as_str() => {
+            view.read_one(object).await
+        }
+        _ => Ok(object),
+    }
 }

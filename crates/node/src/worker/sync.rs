@@ -99,8 +99,12 @@ impl Worker {
             .filter(|s| s.wait.is_none())
             .cloned()
             .collect();
-        let limit = if due.is_empty() { OLD } else { OLD_AT_STARTS };
-        if (!due.is_empty() || self.volumes_old())
+        let limit = match () {
+            () if self.shows_another() => Duration::ZERO,
+            () if due.is_empty() => OLD,
+            () => OLD_AT_STARTS,
+        };
+        if (!due.is_empty() || self.volumes_older(limit))
             && let Err(next) = self.prepare_volumes(runtime, limit).await
         {
             return next;
@@ -223,13 +227,25 @@ impl Worker {
         })
     }
 
-    fn volumes_old(&self) -> bool {
-        self.volumes_at.is_none_or(|at| at.elapsed() >= OLD)
+    /// The volumes were brought up to date this long ago, or never were.
+    fn volumes_older(&self, than: Duration) -> bool {
+        let of = self.volumes_of.as_ref();
+        of.is_none_or(|(_, at)| at.elapsed() >= than)
+    }
+
+    /// The pod has changed since its volumes were brought up to date, in what they may show of it. As for the kubelet, any such
+    /// change is a reason to look at the objects that they show, too:
+    /// <https://kubernetes.io/docs/tasks/configure-pod-container/configure-pod-configmap/#mounted-configmaps-are-updated-automatically>
+    fn shows_another(&self) -> bool {
+        self.volumes_of.as_ref().is_some_and(|(of, _)| {
+            let (was, is) = (&of.metadata, &self.pod.metadata);
+            was.labels != is.labels || was.annotations != is.annotations || of.spec != self.pod.spec
+        })
     }
 
     /// Makes the volumes, or brings those up to date that were so `limit` ago or longer.
     async fn prepare_volumes(&mut self, runtime: &PodRuntime, limit: Duration) -> Result<(), Next> {
-        let fresh = self.volumes_at.is_some_and(|at| at.elapsed() < limit);
+        let fresh = !self.volumes_older(limit);
         // An ephemeral container may use a volume that no other does.
         if fresh && davit_podvolumes::are_all(&self.pod, &self.volumes) {
             return Ok(());
@@ -263,7 +279,7 @@ impl Worker {
         let errors = match made {
             Ok(mounted) => {
                 self.volumes = mounted;
-                self.volumes_at = Some(Instant::now());
+                self.volumes_of = Some((pod, Instant::now()));
                 return Ok(());
             }
             Err(errors) => errors,
@@ -280,9 +296,9 @@ impl Worker {
             ctx.recorder
                 .warning(&reference, error.reason(), error.to_string());
         }
-        if self.volumes_at.is_some() {
+        if self.volumes_of.is_some() {
             // What was mounted is there as it was; the next look may bring it up to date.
-            self.volumes_at = Some(Instant::now());
+            self.volumes_of = Some((pod, Instant::now()));
             return Ok(());
         }
         Err(self.retry_later())

@@ -51,11 +51,16 @@ impl JsonPatch {
                 .map_or(&*text, |t| t.1);
             malformed(text.to_owned())
         })?;
-        let Value::Array(list) = value else {
-            return Err(malformed(format!(
-                "error decoding patch: json: cannot unmarshal {} into Go value of type []handlers.jsonPatchOp",
-                go_word(&value)
-            )));
+        let list = match value {
+            Value::Array(list) => list,
+            // A list of Go's without anything in it: what Knative's webhooks answer when they have nothing to change.
+            Value::Null => Vec::new(),
+            value => {
+                return Err(malformed(format!(
+                    "error decoding patch: json: cannot unmarshal {} into Go value of type []handlers.jsonPatchOp",
+                    go_word(&value)
+                )));
+            }
         };
         if list.len() > MAX_OPERATIONS {
             return Err(PatchError::TooLarge(format!(
@@ -513,6 +518,13 @@ mod tests {
         ] {
             assert_eq!(apply(&doc, &patch).unwrap_err().to_string(), text);
         }
+    }
+
+    #[test]
+    fn null_is_a_patch_without_operations() {
+        assert!(JsonPatch::parse(b" null\n").unwrap().is_empty());
+        let one = json!({"a": 1});
+        assert_eq!(JsonPatch::parse(b"null").unwrap().apply(&one).unwrap(), one);
     }
 
     #[test]
