@@ -213,6 +213,7 @@ const MAY: &[(&str, &str)] = &[
     ("node/src/kubelet_config", "the kubelet's configuration"),
     ("node/src/machine", "/proc and /sys of the host"),
     ("node/src/resize/", "the record of resizes"),
+    ("node/src/se_linux.rs", "what the kernel enforces, in /sys"),
     ("node/src/security.rs", "the kernel's list of processors"),
     (
         "node/src/server/",

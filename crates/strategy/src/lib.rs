@@ -41,6 +41,8 @@ mod conditions;
 mod config;
 mod containers;
 pub mod convert;
+#[cfg(test)]
+mod costs;
 pub mod crd;
 mod events;
 mod fields;

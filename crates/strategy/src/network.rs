@@ -1,6 +1,6 @@
 //! Services; endpoints, ingresses, network policies, ranges of addresses and claims on them below.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
@@ -233,12 +233,12 @@ fn keep_assigned(new: &mut Value, old: &Value) {
     if !matches!(&*kind, "NodePort" | "LoadBalancer") {
         return;
     }
+    let place = |port: &Value| ["port", "protocol"].map(|key| at(port, &[key]).to_string());
+    // the first of a place
+    let before = list_at(stored, &["ports"]).iter().rev();
+    let before: HashMap<[String; 2], &Value> = before.map(|p| (place(p), p)).collect();
     for port in list_mut(spec, &["ports"]) {
-        let twin = list_at(stored, &["ports"]).iter().find(|p| {
-            ["port", "protocol"]
-                .iter()
-                .all(|key| at(p, &[key]) == at(port, &[key]))
-        });
+        let twin = before.get(&place(port));
         if let (Some(twin), true) = (twin, int_at(port, &["nodePort"]).unwrap_or(0) == 0) {
             keep(port, twin, "nodePort");
         }

@@ -1,5 +1,6 @@
 //! Ingresses and their classes.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
@@ -45,12 +46,13 @@ impl Strategy for Ingress {
     fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         let path = Path::new("status").child("loadBalancer").child("ingress");
-        let stored = list_at(old, &["status", "loadBalancer", "ingress"]);
+        let stored = list_at(old, &["status", "loadBalancer", "ingress"]).iter();
+        let stored: HashSet<&str> = stored.map(|p| str_at(p, &["ip"])).collect();
         let points = list_at(new, &["status", "loadBalancer", "ingress"]);
         for (i, point) in points.iter().enumerate() {
             let path = path.index(i);
             let ip = str_at(point, &["ip"]);
-            if !stored.iter().any(|p| str_at(p, &["ip"]) == ip) {
+            if !stored.contains(ip) {
                 fields::optional_name(point, "ip", names::check_ip, &path, &mut errors);
             }
             load_balancers::hostname(point, &path, &mut errors);

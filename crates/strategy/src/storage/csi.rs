@@ -1,5 +1,7 @@
 //! Storage drivers, what nodes know of them, and what space they have.
 
+use std::collections::{HashMap, HashSet};
+
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use davit_api::quantity::Quantity;
@@ -8,7 +10,7 @@ use serde_json::{Value, json};
 use super::super::fields;
 use super::super::fields::{not_negative, optional_choice, required};
 use super::super::json::{
-    at, at_mut, default, default_unset, int_at, list_at, remove, same, set, str_at,
+    at, at_mut, default, default_unset, int_at, list_at, remove, repeats, same, set, str_at,
 };
 use super::super::{KindInfo, Strategy, access, meta, selectors};
 
@@ -115,11 +117,11 @@ fn driver_spec(spec: &Value, errors: &mut ErrorList) {
 }
 
 fn token_requests(tokens: &[Value], path: &Path, errors: &mut ErrorList) {
-    for (i, token) in tokens.iter().enumerate() {
+    let twins = repeats(tokens.iter().map(|t| str_at(t, &["audience"])));
+    for ((i, token), is_twin) in tokens.iter().enumerate().zip(twins) {
         let path = path.index(i);
         let audience = str_at(token, &["audience"]);
-        let is_twin = |t: &Value| str_at(t, &["audience"]) == audience;
-        if tokens[..i].iter().any(is_twin) {
+        if is_twin {
             let path = path.child("audience");
             errors.push(FieldError::duplicate(&path, audience));
             continue;
@@ -165,7 +167,7 @@ impl Strategy for CsiNode {
 }
 
 fn csi_node(obj: &Value, errors: &mut ErrorList) {
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for (i, driver) in list_at(obj, &["spec", "drivers"]).iter().enumerate() {
         let path = Path::new("spec").child("drivers").index(i);
         let name = str_at(driver, &["name"]);
@@ -178,22 +180,21 @@ fn csi_node(obj: &Value, errors: &mut ErrorList) {
         }
         let allocatable = at(driver, &["allocatable"]);
         not_negative(allocatable, "count", &path.child("allocatable"), errors);
-        if seen.contains(&name) {
+        if !seen.insert(name) {
             errors.push(FieldError::duplicate(&path.child("name"), name));
         }
-        seen.push(name);
         topology_keys(list_at(driver, &["topologyKeys"]), &path, errors);
     }
 }
 
 /// As in the original the driver is blamed.
 fn topology_keys(keys: &[Value], path: &Path, errors: &mut ErrorList) {
-    for (i, key) in keys.iter().enumerate() {
+    for (key, is_twin) in keys.iter().zip(repeats(keys)) {
         let text = key.as_str().unwrap_or_default();
         if text.is_empty() {
             errors.push(FieldError::required(path, ""));
         }
-        if keys[..i].contains(key) {
+        if is_twin {
             errors.push(FieldError::duplicate(path, text));
         }
         errors.extend(invalid_each(path, text, names::check_qualified_name(text)));
@@ -208,10 +209,11 @@ fn drivers_stay(new: &Value, old: &Value, errors: &mut ErrorList) {
         remove(&mut driver, "allocatable");
         driver
     };
+    // the first of a name
+    let before = list_at(old, &["spec", "drivers"]).iter().rev();
+    let before: HashMap<&str, &Value> = before.map(|d| (str_at(d, &["name"]), d)).collect();
     for driver in list_at(new, &["spec", "drivers"]) {
-        let before = list_at(old, &["spec", "drivers"]).iter();
-        let mut before = before.filter(|d| str_at(d, &["name"]) == str_at(driver, &["name"]));
-        if let Some(before) = before.next() {
+        if let Some(before) = before.get(str_at(driver, &["name"])) {
             meta::immutable(&fixed(driver), &fixed(before), &path, errors);
         }
     }
