@@ -118,6 +118,9 @@ impl Disabled {
                     let stays = is_unset || !gates(field).any(is_off);
                     if stays {
                         self.drop_below(&field.ty, value, in_use);
+                    } else if field.written && field.nullable {
+                        *value = Value::Null;
+                        return true;
                     }
                     stays
                 });

@@ -449,3 +449,39 @@ fn amounts_are_kept_to_a_thousandth() {
         );
     }
 }
+
+#[test]
+fn ports_of_nodes_stay_only_where_they_are_given() {
+    let service = |kind: &str, gives: bool, port: Value| {
+        json!({"metadata": {"name": "s", "namespace": "n"}, "spec": {"type": kind, "clusterIP": "10.96.0.9",
+            "allocateLoadBalancerNodePorts": gives, "ports": [port]}})
+    };
+    let old = service("LoadBalancer", true, json!({"port": 80, "nodePort": 30001}));
+    let strategy = strategy("", "v1", "Service");
+    let kept = |mut new: Value| {
+        strategy.prepare_for_update(&mut new, &old);
+        new["spec"]["ports"][0]["nodePort"].clone()
+    };
+    let plain = json!({"port": 80});
+    assert_eq!(kept(service("LoadBalancer", true, plain.clone())), 30001);
+    assert_eq!(kept(service("NodePort", true, plain.clone())), 30001);
+    assert_eq!(
+        kept(service("LoadBalancer", false, plain.clone())),
+        Value::Null
+    );
+    let asked = json!({"port": 80, "nodePort": 30001});
+    assert_eq!(kept(service("LoadBalancer", false, asked)), 30001);
+}
+
+#[test]
+fn jobs_that_are_told_apart_by_hand_stay_so() {
+    let labels = json!({"a": "b"});
+    let job = |manual: Value| {
+        json!({"metadata": {"name": "j", "namespace": "n", "uid": "u"}, "spec": {"manualSelector": manual,
+            "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
+                "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}})
+    };
+    let update = |new: Value| update_faults("batch", "v1", "Job", &new, &job(json!(true)));
+    assert_eq!(update(job(json!(true))), "");
+    assert!(update(job(Value::Null)).contains("`selector` not auto-generated"));
+}

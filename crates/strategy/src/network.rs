@@ -221,7 +221,6 @@ fn warnings(obj: &Value) -> Vec<String> {
 
 /// A writer that leaves out what the cluster assigned does not mean to give it back.
 fn keep_assigned(new: &mut Value, old: &Value) {
-    let kind = str_at(new, &["spec", "type"]).to_owned();
     let stored = at(old, &["spec"]);
     let Some(spec) = new.get_mut("spec") else {
         return;
@@ -230,7 +229,7 @@ fn keep_assigned(new: &mut Value, old: &Value) {
     if asked == 0 && needs_health_check(stored) && needs_health_check(spec) {
         keep(spec, stored, "healthCheckNodePort");
     }
-    if !matches!(&*kind, "NodePort" | "LoadBalancer") {
+    if !needs_node_ports(stored) || !needs_node_ports(spec) {
         return;
     }
     let place = |port: &Value| ["port", "protocol"].map(|key| at(port, &[key]).to_string());
@@ -242,6 +241,15 @@ fn keep_assigned(new: &mut Value, old: &Value) {
         if let (Some(twin), true) = (twin, int_at(port, &["nodePort"]).unwrap_or(0) == 0) {
             keep(port, twin, "nodePort");
         }
+    }
+}
+
+/// Whether ports of nodes are given to it.
+fn needs_node_ports(spec: &Value) -> bool {
+    match str_at(spec, &["type"]) {
+        "NodePort" => true,
+        "LoadBalancer" => at(spec, &["allocateLoadBalancerNodePorts"]) != &Value::Bool(false),
+        _ => false,
     }
 }
 

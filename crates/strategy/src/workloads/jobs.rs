@@ -112,6 +112,11 @@ impl Strategy for Job {
             meta::immutable_at(new, old, &["spec", "completions"], &mut errors);
         }
         job_template_update(new, old, &mut errors);
+        // whose labels were made by hand until now
+        let is_manual = |job: &Value| bool_at(job, &["spec", "manualSelector"]);
+        if is_manual(old) && !is_manual(new) {
+            generated_selector(new, &mut errors);
+        }
         errors.extend(super::template_faults(new, old, job));
         errors
     }
