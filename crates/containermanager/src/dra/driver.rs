@@ -192,7 +192,7 @@ impl Instance {
         };
         let answers = call.await?.claims.into_iter();
         Ok(answers
-            .map(|(uid, a)| (uid, result(a.error, a.devices.into_iter().map(device))))
+            .map(|(uid, a)| (uid, result(&a.error, a.devices.into_iter().map(device))))
             .collect())
     }
 
@@ -217,7 +217,7 @@ impl Instance {
         };
         let answers = call.await?.claims.into_iter();
         Ok(answers
-            .map(|(uid, a)| (uid, result(a.error, a.devices.into_iter().map(device))))
+            .map(|(uid, a)| (uid, result(&a.error, a.devices.into_iter().map(device))))
             .collect())
     }
 
@@ -310,7 +310,7 @@ impl Instance {
         };
         let call = limited(limit, request, |r| client.node_unprepare_resources(r));
         let answers = call.await?.claims.into_iter();
-        Ok(answers.map(|(uid, a)| (uid, undone(a.error))).collect())
+        Ok(answers.map(|(uid, a)| (uid, undone(&a.error))).collect())
     }
 
     async fn unprepare_v1beta1(
@@ -329,7 +329,7 @@ impl Instance {
         };
         let call = limited(limit, request, |r| client.node_unprepare_resources(r));
         let answers = call.await?.claims.into_iter();
-        Ok(answers.map(|(uid, a)| (uid, undone(a.error))).collect())
+        Ok(answers.map(|(uid, a)| (uid, undone(&a.error))).collect())
     }
 
     async fn unprepare_classic(&self, asked: &Asked, limit: Duration) -> Result<(), Status> {
@@ -361,21 +361,21 @@ impl Instance {
 }
 
 fn result(
-    error: String,
+    error: &str,
     devices: impl Iterator<Item = PreparedDevice>,
 ) -> Result<Vec<PreparedDevice>, String> {
     if error.is_empty() {
         kept(devices.collect())
     } else {
-        Err(shortened(&error))
+        Err(shortened(error))
     }
 }
 
-fn undone(error: String) -> Result<(), String> {
+fn undone(error: &str) -> Result<(), String> {
     if error.is_empty() {
         Ok(())
     } else {
-        Err(shortened(&error))
+        Err(shortened(error))
     }
 }
 
@@ -459,7 +459,7 @@ mod tests {
             cdi,
             share: None,
         };
-        let answer = |devices: Vec<PreparedDevice>| result(String::new(), devices.into_iter());
+        let answer = |devices: Vec<PreparedDevice>| result("", devices.into_iter());
         let usual = vec![device(vec!["vendor.example/class=claim-uid-gpu-0".to_owned(); 8]); 32];
         assert_eq!(answer(usual.clone()).unwrap().len(), 32);
         for hostile in [
@@ -472,7 +472,7 @@ mod tests {
             assert!(fault.len() < 400 && !fault.contains('\u{1b}'), "{fault}");
         }
         assert!(
-            result("e".repeat(1 << 20), usual.into_iter())
+            result(&"e".repeat(1 << 20), usual.into_iter())
                 .unwrap_err()
                 .len()
                 < 1100
