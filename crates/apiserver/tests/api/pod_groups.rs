@@ -55,7 +55,7 @@ async fn groups_are_judged_and_never_change() {
     let made = c.post(GROUPS, &group).await.ok(201);
     assert_eq!(
         made["spec"],
-        json!({"schedulingPolicy": {"gang": {"minCount": 2}}})
+        json!({"podGroupTemplateRef": null, "schedulingPolicy": {"gang": {"minCount": 2}}})
     );
     assert_eq!(
         made["metadata"]["finalizers"],
