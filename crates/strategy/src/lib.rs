@@ -41,8 +41,6 @@ mod conditions;
 mod config;
 mod containers;
 pub mod convert;
-#[cfg(test)]
-mod costs;
 pub mod crd;
 mod events;
 mod fields;

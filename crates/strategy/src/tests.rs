@@ -1,3 +1,5 @@
+mod costs;
+
 use davit_api::field::aggregate;
 use davit_api::kinds;
 use proptest::prelude::{Just, any, prop_assert_eq, prop_oneof, proptest};
