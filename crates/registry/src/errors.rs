@@ -2,7 +2,7 @@
 
 use davit_api::status::Status;
 use davit_store::Error as StoreError;
-use davit_watchcache::CacheError;
+use davit_watchcache::{CacheError, CachedObject};
 
 use crate::ResourceInfo;
 use crate::storage::StorageError;
@@ -26,6 +26,21 @@ pub fn storage(error: StorageError, resource: &ResourceInfo, name: &str) -> Stat
         StorageError::Refused(status) => *status,
         StorageError::Store(error) => store(error, resource),
     }
+}
+
+/// Whether what was found is an object.
+///
+/// # Errors
+/// It cannot be read. Lists and watches in which it is fail as a whole, as those of kube-apiserver: without it they would tell
+/// that it is gone.
+pub fn readable(object: &CachedObject) -> Result<(), Status> {
+    if !object.header().unreadable {
+        return Ok(());
+    }
+    let key = object.key();
+    Err(Status::internal(format!(
+        "stored object {key} cannot be read"
+    )))
 }
 
 /// A failure of a list or watch of `resource`.

@@ -185,8 +185,12 @@ pub(crate) fn cached(
 ) -> CachedObject {
     let mut header = header(pair, prefix, namespaced);
     match serde_json::from_slice::<Value>(&pair.value) {
-        Ok(value) => fill(&mut header, &value, strategy),
-        Err(error) => tracing::error!(key = %pair.key, %error, "stored object cannot be read"),
+        Ok(value) if value.is_object() => fill(&mut header, &value, strategy),
+        read => {
+            header.unreadable = true;
+            let error = read.err().map(|error| error.to_string());
+            tracing::error!(key = %pair.key, error, "stored object cannot be read");
+        }
     }
     CachedObject::new(pair, header)
 }
@@ -199,8 +203,9 @@ pub(crate) fn cached_custom(
     strategy: &dyn Strategy,
     view: &View,
 ) -> CachedObject {
-    let Ok(mut value) = serde_json::from_slice::<Value>(&pair.value) else {
-        return cached(pair, prefix, namespaced, strategy);
+    let mut value = match serde_json::from_slice::<Value>(&pair.value) {
+        Ok(value) if value.is_object() => value,
+        _ => return cached(pair, prefix, namespaced, strategy),
     };
     let state = view.normalize(&mut value);
     let mut header = header(pair, prefix, namespaced);

@@ -34,6 +34,8 @@ pub struct Header {
     /// The object of a custom kind is stored in another version than the one objects are stored in
     /// today.
     pub foreign: bool,
+    /// What stands in its place in the store is no object: it is damaged, or encrypted with a key that is not there.
+    pub unreadable: bool,
 }
 
 impl Header {

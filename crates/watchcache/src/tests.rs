@@ -40,6 +40,7 @@ fn header_of(pair: &KeyValue) -> Header {
         fields: Box::default(),
         owners: Box::default(),
         foreign: false,
+        unreadable: false,
     }
 }
 

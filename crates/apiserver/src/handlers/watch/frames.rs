@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use davit_api::kinds;
 use davit_api::status::Status;
-use davit_registry::{ResourceInfo, convert, object};
+use davit_registry::{ResourceInfo, convert, errors, object};
 use davit_schema::protobuf;
 use davit_watchcache::{Delivery, WatchItem};
 use serde_json::{Value, json};
@@ -84,6 +84,7 @@ impl Frames {
     }
 
     fn event(&mut self, delivery: &Delivery) -> Result<Bytes, Status> {
+        errors::readable(delivery.object())?;
         let converted = self.resource.is_converted();
         let protobuf = self.media == Media::Protobuf;
         let format = match (self.form, protobuf) {
