@@ -76,11 +76,8 @@ fn running(kubectl: impl Fn() -> Command) {
 fn down(dir: &Path, more: &[&str]) -> String {
     let mut command = Command::new(DAVIT);
     command.args(["down", "--grace-period", "1", "--data-dir"]);
-    command
-        .arg(dir.join("data"))
-        .arg("--root")
-        .arg(dir.join("root"))
-        .args(more);
+    // The node's root is known.
+    command.arg(dir.join("data")).args(more);
     let out = output(&mut command);
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     let failed = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -192,7 +189,8 @@ fn what_is_the_administrators_stays() {
     assert!(davit.wait().unwrap().success());
     nix::mount::umount(&data.join("volumes")).unwrap();
     // the data directory has a file system of its own, and a file of somebody's
-    down(tmp.path(), &["--purge"]);
+    let root = tmp.path().join("root").display().to_string();
+    down(tmp.path(), &["--purge", "--root", &root]);
     let left: Vec<_> = std::fs::read_dir(&data)
         .unwrap()
         .map(|e| e.unwrap().file_name())

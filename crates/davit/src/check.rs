@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Check {
     /// The data directory [default: /var/lib/davit as root, else ~/.local/share/davit]
     data_dir: Option<PathBuf>,
-    /// Where the node's /var/lib/kubelet is [default: / as root, else below the data dir]
+    /// Where the node's /var/lib/kubelet is [default: where the node had it]
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
     /// Print a JSON document
@@ -80,7 +80,7 @@ pub(crate) async fn run(args: Check) -> Result<()> {
             data_dir.display()
         );
     }
-    let kubelet = NodePaths::new(args.root.as_deref(), &data_dir)?.kubelet();
+    let kubelet = NodePaths::of_node_in(&data_dir, args.root.as_deref())?.kubelet();
     let mut parts = vec![store(&data_dir.join("store")).await];
     let rest = tokio::task::spawn_blocking(move || files(&data_dir, &kubelet));
     parts.extend(rest.await.context("the check of files")?);

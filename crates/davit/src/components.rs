@@ -495,6 +495,7 @@ pub(crate) async fn run_node(
         stays,
     } = start;
     let node_paths = NodePaths::new(options.root.as_deref(), data_dir)?;
+    node_paths.write_down(data_dir)?;
     let addresses = node_addresses(services);
     // Until the runtime is there nothing is asked of it.
     let none = Arc::new(Hollow::default());

@@ -48,7 +48,7 @@ pub(crate) struct Down {
     /// Where the cluster's or the node's state lives [default: /var/lib/davit as root, else ~/.local/share/davit]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Where the node's /var/lib/kubelet and /var/log/pods are [default: / as root, else below the data dir]
+    /// Where the node's /var/lib/kubelet and /var/log/pods are [default: where the node had them]
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
     /// How long containers get to end by themselves
@@ -115,7 +115,7 @@ impl StoppedCluster {
         root: Option<&Path>,
         cni_bin_dirs: Vec<PathBuf>,
     ) -> Result<Self> {
-        let node = NodePaths::new(root, &data_dir)?;
+        let node = NodePaths::of_node_in(&data_dir, root)?;
         Ok(Self {
             data_dir,
             node,

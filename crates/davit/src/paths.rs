@@ -1,6 +1,8 @@
 //! Where things live on disk.
 
 use anyhow::{Context, Result};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// Whether this process runs as root.
@@ -70,7 +72,7 @@ pub(crate) fn holds_cluster(data_dir: &Path) -> bool {
 }
 
 /// What davit puts into its data directory.
-const OWN: [&str; 18] = [
+const OWN: [&str; 19] = [
     "locks",
     "store",
     "pki",
@@ -88,12 +90,17 @@ const OWN: [&str; 18] = [
     "node.kubeconfig",
     "scheduler.kubeconfig",
     "controllers.kubeconfig",
+    NODE_ROOT,
     MARK,
 ];
 
 /// Says which names in the data directory are davit's: in a directory that holds more (`/var/lib`, a home) others may have
 /// used the same ones.
 pub(crate) const MARK: &str = ".davit";
+/// Says below which root the node of the data directory has its files, for commands that come when it is gone.
+const NODE_ROOT: &str = "node-root";
+/// Bytes of a path.
+const PATH_LIMIT: u64 = 4096;
 /// What commands lock, below `locks`.
 const OF_COMMANDS: [&str; 3] = ["up", "node", "server"];
 /// In the mark: everything of a name in [`OWN`].
@@ -218,6 +225,31 @@ impl NodePaths {
         Ok(Self { root })
     }
 
+    /// Those of the node that has been in a data directory: below `asked`, or where that node had them.
+    ///
+    /// # Errors
+    /// As [`Self::new`], and if what is written down cannot be read.
+    pub(crate) fn of_node_in(data_dir: &Path, asked: Option<&Path>) -> Result<Self> {
+        let written = match davit_beneath::read_own(data_dir.join(NODE_ROOT), PATH_LIMIT) {
+            Ok(path) => Some(PathBuf::from(OsString::from_vec(path))),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => {
+                return Err(error)
+                    .with_context(|| format!("{NODE_ROOT} in {}", data_dir.display()));
+            }
+        };
+        Self::new(asked.or(written.as_deref()), data_dir)
+    }
+
+    /// Writes down in the data directory where they are.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn write_down(&self, data_dir: &Path) -> Result<()> {
+        davit_beneath::write_private(data_dir.join(NODE_ROOT), self.root.as_os_str().as_bytes())
+            .with_context(|| format!("{NODE_ROOT} in {}", data_dir.display()))
+    }
+
     /// `/var/lib/kubelet`
     pub(crate) fn kubelet(&self) -> PathBuf {
         self.root.join("var/lib/kubelet")
@@ -316,6 +348,25 @@ mod tests {
             assert!(error.contains("belongs to user 1234"), "{error}");
         }
         NodePaths::new(Some(&dir), tmp.path()).unwrap_err();
+    }
+
+    #[test]
+    fn where_a_node_was_is_known_afterwards() {
+        let tmp = tempfile::tempdir().unwrap();
+        let of = |asked| NodePaths::of_node_in(tmp.path(), asked).unwrap().kubelet();
+        let nowhere = NodePaths::new(None, tmp.path()).unwrap();
+        assert_eq!(of(None), nowhere.kubelet());
+        let node = NodePaths::new(Some(&tmp.path().join("a b")), tmp.path()).unwrap();
+        node.write_down(tmp.path()).unwrap();
+        assert_eq!(of(None), node.kubelet());
+        let other = tmp.path().join("other");
+        assert_eq!(of(Some(&other)), other.join("var/lib/kubelet"));
+        assert!(
+            made_in(tmp.path())
+                .unwrap()
+                .0
+                .contains(&NODE_ROOT.to_owned())
+        );
     }
 
     #[test]

@@ -95,7 +95,9 @@ async fn items(
     resource: &ResourceInfo,
     objects: &[Arc<CachedObject>],
 ) -> Result<Vec<Item>, Status> {
-    objects.iter().try_for_each(|object| errors::readable(object))?;
+    objects
+        .iter()
+        .try_for_each(|object| errors::readable(object))?;
     let Some(view) = resource.storage.view() else {
         return objects
             .iter()

@@ -98,7 +98,10 @@ async fn an_object_that_cannot_be_read_is_named() {
             let message = status["message"].as_str().unwrap();
             assert!(message.contains(key), "{message}");
         };
-        for accept in ["application/json", "application/json;as=Table;v=v1;g=meta.k8s.io"] {
+        for accept in [
+            "application/json",
+            "application/json;as=Table;v=v1;g=meta.k8s.io",
+        ] {
             let answer = c.request("GET", maps, &[("accept", accept)], "").await;
             named(&answer.error(500, "InternalError"));
         }
@@ -109,7 +112,10 @@ async fn an_object_that_cannot_be_read_is_named() {
         c.get(&format!("{maps}?labelSelector=a%3Db")).await.ok(200);
         c.get(&format!("{maps}/fine")).await.ok(200);
         store.commit(Write::delete_any(key)).await.unwrap();
-        assert_eq!(c.get(maps).await.ok(200)["items"].as_array().unwrap().len(), 1);
+        assert_eq!(
+            c.get(maps).await.ok(200)["items"].as_array().unwrap().len(),
+            1
+        );
     }
 }
 
