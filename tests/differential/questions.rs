@@ -10,13 +10,14 @@ use std::collections::BTreeMap;
 const QUESTIONS: &str = include_str!("questions.yaml");
 const JSON: &str = "application/json";
 /// What tells the elements of a list apart, where the order of a list says nothing.
-const KEYS: [&str; 6] = [
+const KEYS: [&str; 7] = [
     "name",
     "resource",
     "subresource",
     "version",
     "groupVersion",
     "apiGroups",
+    "nonResourceURLs",
 ];
 
 /// One question.
