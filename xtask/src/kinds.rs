@@ -494,13 +494,12 @@ fn resource(fact: &Value, facts: &Facts) -> Result<Value> {
     }
     if let Some(Value::Object(subs)) = row.remove("subresources") {
         let mut list = Vec::new();
-        for (sub_name, sub) in subs {
+        for (name, sub) in subs {
             let gvk = sub["kind"].as_str().context("subresource without kind")?;
             let (group, version, of) = split_gvk(gvk)?;
             let mut options = CONNECTIONS.iter();
-            let options = options.find(|(owner, name, _)| *owner == kind && *name == sub_name);
+            let options = options.find(|(owner, taken, _)| *owner == kind && *taken == name);
             let kind = options.map_or(of, |(_, _, options)| *options);
-            let name = sub_name;
             list.push(json!({"name": name, "group": group, "version": version, "kind": kind, "verbs": sub["verbs"]}));
         }
         row.insert("subresources".into(), Value::Array(list));
@@ -582,13 +581,12 @@ fn field(owner: &str, fact: &Map<String, Value>, facts: &Facts) -> Result<Value>
 /// Whether upstream writes null for a field that nobody gave: times, which Go's `omitempty` does not leave out (only
 /// `metadata.creationTimestamp` has more than that), and lists, maps, bytes and pointers that must be given; the items of a list of objects always are.
 fn is_null_when_unset(fact: &Map<String, Value>, facts: &Facts) -> bool {
-    let ty = fact["type"].as_str().unwrap_or_default();
     let is_true = |key: &str| fact.get(key) == Some(&json!(true));
     let is_required = is_true("required");
     if is_true("nullable") {
         return is_required;
     }
-    let mut ty = ty;
+    let mut ty = fact["type"].as_str().unwrap_or_default();
     while let Some(of) = facts.types.get(ty).and_then(|alias| alias.of.as_deref()) {
         ty = of;
     }

@@ -205,6 +205,24 @@ pub(crate) fn refuse_others(dir: &Path) -> Result<()> {
     Ok(davit_beneath::ours(dir, owner)?)
 }
 
+/// The root of a node that was given none.
+fn default_root(data_dir: &Path) -> PathBuf {
+    if is_root() {
+        PathBuf::from("/")
+    } else {
+        data_dir.join("root")
+    }
+}
+
+/// The root that the node of a data directory has written down.
+fn written_root(data_dir: &Path) -> Result<Option<PathBuf>> {
+    match davit_beneath::read_own(data_dir.join(NODE_ROOT), PATH_LIMIT) {
+        Ok(path) => Ok(Some(PathBuf::from(OsString::from_vec(path)))),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("{NODE_ROOT} in {}", data_dir.display())),
+    }
+}
+
 /// The directories of a node, all below one root: `/` on a real node.
 #[derive(Debug, Clone)]
 pub(crate) struct NodePaths {
@@ -218,8 +236,7 @@ impl NodePaths {
             Some(root) => {
                 std::path::absolute(root).with_context(|| format!("root {}", root.display()))?
             }
-            None if is_root() => PathBuf::from("/"),
-            None => data_dir.join("root"),
+            None => default_root(data_dir),
         };
         refuse_others(&root)?;
         Ok(Self { root })
@@ -230,22 +247,19 @@ impl NodePaths {
     /// # Errors
     /// As [`Self::new`], and if what is written down cannot be read.
     pub(crate) fn of_node_in(data_dir: &Path, asked: Option<&Path>) -> Result<Self> {
-        let written = match davit_beneath::read_own(data_dir.join(NODE_ROOT), PATH_LIMIT) {
-            Ok(path) => Some(PathBuf::from(OsString::from_vec(path))),
-            Err(error) if error.is_not_found() => None,
-            Err(error) => {
-                return Err(error)
-                    .with_context(|| format!("{NODE_ROOT} in {}", data_dir.display()));
-            }
-        };
+        let written = written_root(data_dir)?;
         Self::new(asked.or(written.as_deref()), data_dir)
     }
 
-    /// Writes down in the data directory where they are.
+    /// Writes down in the data directory where they are, unless one would look for them there.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// It cannot be written, or what is there not read.
     pub(crate) fn write_down(&self, data_dir: &Path) -> Result<()> {
+        let known = written_root(data_dir)?.unwrap_or_else(|| default_root(data_dir));
+        if known == self.root {
+            return Ok(());
+        }
         davit_beneath::write_private(data_dir.join(NODE_ROOT), self.root.as_os_str().as_bytes())
             .with_context(|| format!("{NODE_ROOT} in {}", data_dir.display()))
     }
@@ -356,6 +370,8 @@ mod tests {
         let of = |asked| NodePaths::of_node_in(tmp.path(), asked).unwrap().kubelet();
         let nowhere = NodePaths::new(None, tmp.path()).unwrap();
         assert_eq!(of(None), nowhere.kubelet());
+        nowhere.write_down(tmp.path()).unwrap();
+        assert!(!tmp.path().join(NODE_ROOT).exists());
         let node = NodePaths::new(Some(&tmp.path().join("a b")), tmp.path()).unwrap();
         node.write_down(tmp.path()).unwrap();
         assert_eq!(of(None), node.kubelet());

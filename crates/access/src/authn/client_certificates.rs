@@ -18,9 +18,7 @@ const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// The words by which a certificate is told from the others of its user: the digest of all of it.
 fn credential_id(certificate: &CertificateDer<'_>) -> String {
-    let digest = Sha256::digest(certificate);
-    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("X509SHA256={digest}")
+    format!("X509SHA256={:x}", Sha256::digest(certificate))
 }
 
 /// Decides who a client certificate stands for.
