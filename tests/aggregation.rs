@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-
+use crate::harness;
 use harness::{
     Cluster, eventually, kubectl, kubectl_binary, kubectl_stdin, output, part, tests_dir,
 };
@@ -133,7 +132,7 @@ fn item_163_165_166_169_a_server_of_the_official_library_is_used_through_kubectl
     let Some(binary) = go_program("aggregated", "aggregated-apiserver") else {
         return;
     };
-    let releases = ["1.27", "1.33"];
+    let releases = ["1.27", "1.36"];
     let kubectls: Vec<_> = releases.into_iter().filter_map(kubectl_binary).collect();
     let Some(k) = kubectls.last() else {
         return;
@@ -279,7 +278,7 @@ fn namespaces_are_emptied(cluster: &Cluster, k: &Path) {
 /// Item 194: the binary under the name `kubectl-davit` is `kubectl davit`, and a credential plugin logs in.
 #[test]
 fn item_194_plugins_of_kubectl_work() {
-    for release in ["1.27", "1.33"] {
+    for release in ["1.27", "1.36"] {
         let Some(k) = kubectl_binary(release) else {
             continue;
         };

@@ -3,23 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[path = "attacks/access.rs"]
 mod access;
-#[path = "attacks/containers.rs"]
 mod containers;
-mod harness;
-#[path = "attacks/joining.rs"]
 mod joining;
-#[path = "attacks/load.rs"]
 mod load;
-#[path = "attacks/node.rs"]
 mod node;
-mod node_harness;
-#[path = "attacks/paths.rs"]
 mod paths;
-#[path = "attacks/requests.rs"]
 mod requests;
-#[path = "attacks/sessions.rs"]
 mod sessions;
-#[path = "attacks/traces.rs"]
 mod traces;

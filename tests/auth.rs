@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-
+use crate::harness;
 use harness::{Cluster, any_kubectl, eventually, kubectl, kubectl_stdin, output};
 use std::path::Path;
 use std::process::Command;

@@ -2,13 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[path = "backup/damage.rs"]
 mod damage;
-#[path = "../crates/etcd/tests/server/mod.rs"]
-mod etcd;
-mod harness;
 
-use etcd::Server;
+use crate::etcd::server::Server;
+use crate::harness;
 use harness::{Cluster, any_kubectl, kubectl_stdin, output, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;

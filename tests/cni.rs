@@ -4,8 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-
+use crate::harness;
 use harness::{Cluster, eventually, kubectl_binary, output, part, program, root, run};
 use nix::sched::{CloneFlags, unshare};
 use std::net::IpAddr;
@@ -48,7 +47,7 @@ struct Net {
 impl Net {
     fn up(extra: &[&str]) -> Option<Self> {
         own_network()?;
-        let kubectl = kubectl_binary("1.33")?;
+        let kubectl = kubectl_binary("1.36")?;
         let mut args = vec!["--node-name", "node-1", "--allow-host-image"];
         args.extend_from_slice(extra);
         let net = Self {

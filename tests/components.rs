@@ -2,10 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-#[path = "components/join.rs"]
 mod join;
 
+use crate::harness;
 use base64::Engine as _;
 use harness::{DAVIT, FULL_DISK, any_kubectl, eventually, output, run, temp_dir};
 use nix::sys::signal::{Signal, kill};

@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-
+use crate::harness;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use harness::{

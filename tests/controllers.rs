@@ -3,14 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-#[path = "controllers/jobs.rs"]
 mod jobs;
-#[path = "controllers/services.rs"]
 mod services;
-#[path = "controllers/volumes.rs"]
 mod volumes;
 
+use crate::harness;
 use harness::{Cluster, any_kubectl, eventually, kubectl, kubectl_stdin, output};
 use std::path::Path;
 use std::time::Duration;

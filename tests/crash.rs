@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-mod node_harness;
-
+use crate::{harness, node_harness};
 use harness::root;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;

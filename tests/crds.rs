@@ -2,10 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-#[path = "crds/sampledb.rs"]
 mod sampledb;
 
+use crate::harness;
 use harness::{Cluster, eventually, kubectl, kubectl_binary, kubectl_stdin, output};
 use std::path::Path;
 use std::time::Duration;
@@ -222,7 +221,7 @@ spec: {{hard: {{count/nuts.parts.example.com: '5'}}}}
 
 #[test]
 fn item_142_157_158_162_the_shirts_of_the_documentation() {
-    for release in ["1.27", "1.33"] {
+    for release in ["1.27", "1.36"] {
         let Some(binary) = kubectl_binary(release) else {
             continue;
         };
@@ -266,7 +265,7 @@ spec:
 
 #[test]
 fn item_157_158_the_example_as_it_is_written() {
-    for release in ["1.27", "1.33"] {
+    for release in ["1.27", "1.36"] {
         let Some(k) = kubectl_binary(release) else {
             continue;
         };

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-mod node_harness;
-
+use crate::{harness, node_harness};
 use harness::{DAVIT, output, root};
 use node_harness::{NodeCluster, RESOURCE, owners, pod, within};
 use std::collections::BTreeSet;

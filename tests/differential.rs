@@ -6,30 +6,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[path = "differential/answers.rs"]
 mod answers;
-#[path = "differential/cases.rs"]
 mod cases;
-#[path = "differential/dice.rs"]
 mod dice;
-#[path = "../crates/etcd/tests/server/mod.rs"]
-mod etcd;
-mod harness;
-#[path = "differential/known.rs"]
 mod known;
-#[path = "etcd/kube_apiserver.rs"]
-mod kube_apiserver;
-#[path = "differential/questions.rs"]
 mod questions;
-#[path = "differential/requests.rs"]
 mod requests;
-#[path = "differential/run.rs"]
 mod run;
-#[path = "differential/servers.rs"]
 mod servers;
-#[path = "differential/targets.rs"]
 mod targets;
 
+use crate::{etcd::kube_apiserver, harness};
 use base64::Engine as _;
 use cases::Case;
 use run::Run;

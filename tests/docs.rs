@@ -5,12 +5,10 @@
 //! one. Each page has a directory of its own, and the administrator's kubeconfig of one cluster with simulated nodes.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod harness;
-#[path = "docs/prometheus.rs"]
 mod prometheus;
-#[path = "docs/series.rs"]
 mod series;
 
+use crate::harness;
 use harness::{
     Cluster, DAVIT, any_kubectl, eventually, kubectl_stdin, output, temp_dir, tests_dir,
 };

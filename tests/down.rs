@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-
+use crate::harness;
 use harness::{Cluster, DAVIT, any_kubectl, kubectl_stdin, output, root};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -2,11 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-mod node_harness;
-#[path = "peers/parts.rs"]
-mod parts;
-
+use crate::{harness, node_harness, peers::parts};
 use davit_proto::podresources::v1::{ListPodResourcesRequest, PodResources};
 use davit_sdk::deviceplugin::{Allocation, Device, DevicePlugin, PluginServer, Refusal, Route};
 use davit_sdk::{async_trait, watch};

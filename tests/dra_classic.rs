@@ -3,12 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-#[path = "peers/parts.rs"]
-mod parts;
 #[path = "peers/classic.rs"]
 mod peer;
 
+use crate::harness;
 use harness::{Cluster, DAVIT, any_kubectl, eventually, kubectl, kubectl_stdin, output, root, run};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

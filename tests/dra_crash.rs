@@ -3,10 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod gpu_harness;
-mod harness;
-mod node_harness;
-
+use crate::{gpu_harness, harness, node_harness};
 use davit_proto::podresources::v1::ListPodResourcesRequest;
 use gpu_harness::{Gpus, Site, class};
 use harness::root;

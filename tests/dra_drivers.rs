@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod gpu_harness;
-mod harness;
-
+use crate::{gpu_harness, harness};
 use gpu_harness::{DRIVER, Gpus, Site, apply, claim, class, class_of, devices, pod, running};
 use harness::{Cluster, any_kubectl, eventually, kubectl, output, root, temp_dir};
 use std::collections::BTreeSet;

@@ -1,13 +1,8 @@
 //! envtest of controller-runtime, unchanged, on what `davit test-assets` makes; and the flags that it gives.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-#![allow(dead_code, reason = "shared with other test programs")]
 
-mod harness;
-
-#[path = "peers/parts.rs"]
-mod parts;
-
+use crate::{harness, peers::parts};
 use harness::{Cluster, run};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -161,7 +156,7 @@ fn objects_are_where_etcd_says_and_a_new_certificate_is_shown() {
     eventually("ready", || answers(&url, Some("first.test")));
     // The administrator's kubeconfig knows the cluster's own authority only.
     let kubectl = |words: &[&str]| {
-        let kubectl = harness::kubectl_binary("1.33")?;
+        let kubectl = harness::kubectl_binary("1.36")?;
         let mut command = Command::new(kubectl);
         command.env("KUBECONFIG", certs.join("admin.kubeconfig"));
         Some(run(command.args(words)))
@@ -182,7 +177,7 @@ fn objects_are_where_etcd_says_and_a_new_certificate_is_shown() {
 
 #[test]
 fn services_have_the_addresses_and_ports_of_the_flags_for_life() {
-    let Some(kubectl) = harness::kubectl_binary("1.33") else {
+    let Some(kubectl) = harness::kubectl_binary("1.36") else {
         return;
     };
     let mut cluster = Cluster::up(&[

@@ -2,18 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+pub(crate) mod kube_apiserver;
 #[path = "../crates/etcd/tests/server/mod.rs"]
-mod etcd;
-mod harness;
-#[path = "etcd/kube_apiserver.rs"]
-mod kube_apiserver;
-#[path = "etcd/shared.rs"]
+pub(crate) mod server;
 mod shared;
-#[path = "etcd/takeover.rs"]
 mod takeover;
 
-use etcd::Server;
+use crate::harness;
 use harness::{Cluster, any_kubectl, kubectl_stdin, root, run};
+use server::Server;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -69,7 +69,7 @@ pub fn program(name: &str) -> Option<PathBuf> {
     part(name, found)
 }
 
-/// kubectl of a release (`1.27`, `1.33`), built once from its public module when there is a Go toolchain.
+/// kubectl of a release (`1.27`, `1.36`), built once from its public module when there is a Go toolchain.
 pub fn kubectl_binary(release: &str) -> Option<PathBuf> {
     let built = tests_dir().join(format!(".cache/kubectl-{release}"));
     if !built.is_file() {
@@ -408,5 +408,5 @@ pub fn eventually(what: &str, deadline: Duration, mut holds: impl FnMut() -> boo
 /// A shared kubectl for tests that do not care which; the newest.
 pub fn any_kubectl() -> Option<PathBuf> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
-    FOUND.get_or_init(|| kubectl_binary("1.33")).clone()
+    FOUND.get_or_init(|| kubectl_binary("1.36")).clone()
 }

@@ -6,18 +6,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[path = "history/clients.rs"]
 mod clients;
-#[path = "../crates/etcd/tests/server/mod.rs"]
-mod etcd;
-#[path = "history/faults.rs"]
 mod faults;
-mod harness;
 
+use crate::etcd::server::Server;
+use crate::harness;
 use clients::{Book, Maps};
 use davit_faults::history::{Event, History, Token, Told, judge};
 use davit_faults::{Dice, asked};
-use etcd::Server;
 use faults::{Fault, Three};
 use harness::Cluster;
 use std::path::Path;

@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-
+use crate::harness;
 use harness::{Cluster, eventually, kubectl, kubectl_binary, kubectl_stdin, output};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -31,7 +30,7 @@ spec:
 
 /// Runs a scenario with each kubectl that is promised.
 fn with_each_kubectl(scenario: impl Fn(&Cluster, &Path)) {
-    for release in ["1.27", "1.33"] {
+    for release in ["1.27", "1.36"] {
         let Some(binary) = kubectl_binary(release) else {
             continue;
         };

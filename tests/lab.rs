@@ -2,15 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-
-#[path = "lab/glance.rs"]
 mod glance;
-#[path = "lab/new.rs"]
 mod new;
-#[path = "peers/parts.rs"]
-mod parts;
 
+use crate::{harness, peers::parts};
 use harness::{
     Cluster, DAVIT, any_kubectl, eventually, kubectl, kubectl_stdin, output, run, temp_dir,
 };

@@ -4,20 +4,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[path = "network/alone.rs"]
 mod alone;
-#[path = "network/dual.rs"]
 mod dual;
-#[path = "network/exposed.rs"]
 mod exposed;
-mod harness;
-#[path = "network/policy.rs"]
 mod policy;
-#[path = "network/ranged.rs"]
 mod ranged;
-#[path = "network/routed.rs"]
 mod routed;
 
+use crate::harness;
 use harness::{Cluster, DAVIT, FULL_DISK, eventually, kubectl_binary, output, program, root, run};
 use nix::sched::{CloneFlags, unshare};
 use std::path::{Path, PathBuf};
@@ -62,7 +56,7 @@ impl Net {
     }
 
     fn here(extra: &[&str]) -> Option<Self> {
-        let kubectl = kubectl_binary("1.33")?;
+        let kubectl = kubectl_binary("1.36")?;
         let mut args = vec!["--node-name", "node-1", "--allow-host-image"];
         args.extend_from_slice(extra);
         let net = Self {

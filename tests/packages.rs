@@ -5,12 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[path = "packages/cert_manager.rs"]
 mod cert_manager;
-mod harness;
-#[path = "packages/helm.rs"]
 mod helm;
-#[path = "packages/metrics_server.rs"]
 mod metrics_server;
-#[path = "packages/programs.rs"]
 mod programs;

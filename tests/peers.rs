@@ -3,18 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-mod node_harness;
-
 #[path = "peers/kube-rs/controller.rs"]
 mod kube_rs;
-#[path = "peers/node.rs"]
 mod node;
-#[path = "peers/operator.rs"]
 mod operator;
-#[path = "peers/parts.rs"]
-mod parts;
+pub(crate) mod parts;
 
+use crate::harness;
 use harness::{Cluster, run};
 use std::process::Command;
 

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-mod node_harness;
-
+use crate::{harness, node_harness};
 use davit_sdk::deviceplugin::{Allocation, Device, DevicePlugin, PluginServer, Refusal, Route};
 use davit_sdk::{async_trait, watch};
 use harness::root;

@@ -2,34 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[path = "pods/cgroups.rs"]
 mod cgroups;
-#[path = "pods/copies.rs"]
 mod copies;
-#[path = "pods/credentials.rs"]
 mod credentials;
-mod harness;
-#[path = "pods/images.rs"]
 mod images;
-#[path = "pods/lifecycle.rs"]
 mod lifecycle;
-#[path = "pods/limits.rs"]
 mod limits;
-#[path = "pods/resize.rs"]
 mod resize;
-#[path = "pods/restarts.rs"]
 mod restarts;
-#[path = "pods/shutdown.rs"]
 mod shutdown;
-#[path = "pods/streams.rs"]
 mod streams;
-#[path = "pods/usage.rs"]
 mod usage;
-#[path = "pods/verbs.rs"]
 mod verbs;
-#[path = "pods/volumes.rs"]
 mod volumes;
 
+use crate::harness;
 use harness::{Cluster, kubectl_binary, root};
 use std::ffi::OsStr;
 use std::io::Write;
@@ -224,7 +211,7 @@ macro_rules! for_each_kubectl {
 
         #[test]
         fn $newest() {
-            if let Some(kube) = Kube::up("1.33", &[]) {
+            if let Some(kube) = Kube::up("1.36", &[]) {
                 $scenario(&kube);
                 kube.clean_up();
             }
@@ -234,27 +221,27 @@ macro_rules! for_each_kubectl {
 
 for_each_kubectl!(
     streams_with_kubectl_1_27,
-    streams_with_kubectl_1_33,
+    streams_with_kubectl_1_36,
     streams::scenario
 );
 for_each_kubectl!(
     lifecycle_with_kubectl_1_27,
-    lifecycle_with_kubectl_1_33,
+    lifecycle_with_kubectl_1_36,
     lifecycle::scenario
 );
 for_each_kubectl!(
     volumes_with_kubectl_1_27,
-    volumes_with_kubectl_1_33,
+    volumes_with_kubectl_1_36,
     volumes::scenario
 );
 for_each_kubectl!(
     limits_with_kubectl_1_27,
-    limits_with_kubectl_1_33,
+    limits_with_kubectl_1_36,
     limits::scenario
 );
 for_each_kubectl!(
     verbs_with_kubectl_1_27,
-    verbs_with_kubectl_1_33,
+    verbs_with_kubectl_1_36,
     verbs::scenario
 );
 

@@ -5,10 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-#[path = "sampledb/killed.rs"]
 mod killed;
-#[path = "sampledb/story.rs"]
 mod story;
 
 use story::{ENGINES, OPERATOR, Story, database, rows};

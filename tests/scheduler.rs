@@ -3,8 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
-
+use crate::harness;
 use harness::{Cluster, DAVIT, any_kubectl, eventually, kubectl_stdin, output, run, temp_dir};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};

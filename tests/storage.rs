@@ -3,16 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[path = "storage/block.rs"]
 mod block;
-#[path = "storage/csi.rs"]
 mod csi;
-#[path = "storage/faults.rs"]
 mod faults;
-#[path = "storage/flex.rs"]
 mod flex;
-mod harness;
 
+use crate::harness;
 use harness::{Cluster, any_kubectl, kubectl_stdin, root};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,16 +1,9 @@
 //! The crate, the Go modules and the JavaScript package for tests of others, against the binary.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-#![allow(dead_code, reason = "shared with other test programs")]
 
-mod harness;
-
-#[path = "testing/go.rs"]
 mod go;
-#[path = "testing/javascript.rs"]
 mod javascript;
-#[path = "peers/parts.rs"]
-mod parts;
 
 use davit_testing::{Cluster, ClusterOptions, Error, Template};
 use futures::future::join_all;

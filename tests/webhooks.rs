@@ -3,13 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod harness;
 #[path = "../crates/apiserver/tests/api/hook.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod hook;
-#[path = "webhooks/package.rs"]
 mod package;
 
+use crate::harness;
 use harness::{Cluster, eventually, kubectl, kubectl_binary, kubectl_stdin, output};
 use hook::{Hook, Said, allow, patch, review};
 use serde_json::{Value, json};
@@ -24,7 +23,7 @@ use tokio::runtime::Runtime;
 const SOON: Duration = Duration::from_secs(30);
 
 fn kubectls() -> impl Iterator<Item = PathBuf> {
-    ["1.27", "1.33"]
+    ["1.27", "1.36"]
         .into_iter()
         .filter_map(kubectl_binary)
         .inspect(|k| println!("{}", k.display()))

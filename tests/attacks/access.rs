@@ -2,9 +2,7 @@
 //!
 //! One cluster for all of it: each attack has names of its own.
 
-#[path = "access/client.rs"]
 mod client;
-#[path = "access/rights.rs"]
 mod rights;
 
 use crate::harness::{Cluster, eventually};

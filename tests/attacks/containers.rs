@@ -163,7 +163,7 @@ async fn neighbours(node: &NodeCluster, marker: &Marker) {
     let exe = std::env::current_exe().unwrap();
     let mut main = json!({
         "name": "main", "image": "davit.local/host",
-        "command": ["/attack", "containers::watcher", "--exact", "--nocapture"],
+        "command": ["/attack", "attacks::containers::watcher", "--exact", "--nocapture"],
         "env": [{ "name": WATCHER, "value": marker.0 }],
         "volumeMounts": [{ "name": "attack", "mountPath": "/attack", "readOnly": true }],
         "readinessProbe": { "exec": { "command": ["/bin/true"] }, "periodSeconds": 1 },

@@ -577,7 +577,7 @@ async fn measured<F: Future<Output = ()>>(target: &Target, what: &str, attack: i
     }
 }
 
-/// The figures of docs/performance.md: `cargo test -p davit --test attacks load::figures -- --ignored --nocapture`.
+/// The figures of docs/performance.md: `cargo test --workspace --test cluster attacks::load::figures -- --ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "measures, proves nothing"]
 async fn figures() {

@@ -3,17 +3,11 @@
 //! One cluster without containers for all of it. Users are known by tokens; what they hold is given in one namespace, `foo`,
 //! and what they try to reach is outside of it.
 
-#[path = "requests/bodies.rs"]
 mod bodies;
-#[path = "requests/definitions.rs"]
 mod definitions;
-#[path = "requests/names.rs"]
 mod names;
-#[path = "requests/paths.rs"]
 mod paths;
-#[path = "requests/reach.rs"]
 mod reach;
-#[path = "requests/services.rs"]
 mod services;
 
 use crate::harness::{Cluster, temp_dir};

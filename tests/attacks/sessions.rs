@@ -1,7 +1,7 @@
 //! Upgraded connections and files: what somebody who may exec holds on to.
 
+use crate::attacks::load::{Tls, connector, tls, until_closed};
 use crate::harness::{root, temp_dir};
-use crate::load::{Tls, connector, tls, until_closed};
 use crate::node_harness::{NodeCluster, pod};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

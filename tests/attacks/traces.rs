@@ -1,7 +1,7 @@
 //! What is in the audit log: everything that was done, whoever does not want it.
 
+use crate::attacks::load::{connector, tls};
 use crate::harness::{Cluster, temp_dir};
-use crate::load::{connector, tls};
 use http::Request;
 use http_body_util::Full;
 use hyper::body::Bytes;

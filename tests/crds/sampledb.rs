@@ -376,7 +376,7 @@ fn scenario(cluster: &Cluster, k: &Path) {
 fn the_sample_database_of_the_documentation() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _installed_before = rustls::crypto::ring::default_provider().install_default();
-    for release in ["1.27", "1.33"] {
+    for release in ["1.27", "1.36"] {
         let Some(binary) = kubectl_binary(release) else {
             continue;
         };

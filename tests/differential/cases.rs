@@ -1,10 +1,10 @@
 //! One case: an object, changed somewhere, is made and then goes through what can be done with it.
 
-use crate::answers::Answer;
-use crate::dice::Dice;
-use crate::run::Run;
-use crate::servers::Request;
-use crate::targets::Target;
+use crate::differential::answers::Answer;
+use crate::differential::dice::Dice;
+use crate::differential::run::Run;
+use crate::differential::servers::Request;
+use crate::differential::targets::Target;
 use davit_api::kinds::FieldType;
 use serde_json::{Value, json};
 

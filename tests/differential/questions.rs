@@ -1,8 +1,8 @@
 //! Questions that no seed changes: what clients ask of lists, watches, tables, subresources, discovery and documents. They
 //! stand in `questions.yaml` and are asked in their order, so that earlier ones make what later ones are about.
 
-use crate::run::Run;
-use crate::servers::Request;
+use crate::differential::run::Run;
+use crate::differential::servers::Request;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;

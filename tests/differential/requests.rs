@@ -1,8 +1,8 @@
 //! The requests about the object of a case.
 
-use crate::cases::Case;
-use crate::servers::Request;
-use crate::targets::NAMESPACE;
+use crate::differential::cases::Case;
+use crate::differential::servers::Request;
+use crate::differential::targets::NAMESPACE;
 use davit_api::kinds::{FieldType, builtin};
 use serde_json::{Value, json};
 

@@ -1,9 +1,9 @@
 //! All cases of one run: what was asked, what differed.
 
-use crate::answers::{Answer, Mask, differences};
-use crate::cases::without_what_follows;
-use crate::known::Known;
-use crate::servers::{Pair, Request};
+use crate::differential::answers::{Answer, Mask, differences};
+use crate::differential::cases::without_what_follows;
+use crate::differential::known::Known;
+use crate::differential::servers::{Pair, Request};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,9 +1,9 @@
 //! Both servers, asked the same.
 
-use crate::answers::{Answer, Mask};
-use crate::etcd::Server;
+use crate::differential::answers::{Answer, Mask};
+use crate::etcd::kube_apiserver::{KubeApiserver, TOKENS};
+use crate::etcd::server::Server;
 use crate::harness::{DAVIT, temp_dir};
-use crate::kube_apiserver::{KubeApiserver, TOKENS};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, WARNING};
 use http_body_util::BodyExt as _;
 use kube::client::Body;

@@ -1,9 +1,9 @@
 //! What rules and dashboards ask for is what davit serves: every series that they name is there.
 
+use crate::docs::prometheus;
 use crate::harness::{
     Cluster, DAVIT, any_kubectl, eventually, kubectl, output, program, run, temp_dir, tests_dir,
 };
-use crate::prometheus;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

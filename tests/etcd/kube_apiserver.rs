@@ -1,7 +1,5 @@
 //! The real kube-apiserver, on an etcd.
 
-#![allow(dead_code, reason = "each test program uses a part")]
-
 use crate::harness::{eventually, output, part, run, temp_dir, tests_dir};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

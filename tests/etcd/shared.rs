@@ -1,6 +1,6 @@
 //! Several API servers on one etcd (spec scale-out.md, items 42 to 51 and 58).
 
-use super::etcd::Server;
+use super::server::Server;
 use super::{Kube, STEP};
 use crate::harness::{Cluster, any_kubectl, eventually, output, run, temp_dir};
 use std::collections::BTreeSet;

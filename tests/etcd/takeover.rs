@@ -1,7 +1,7 @@
 //! davit on the etcd of a real kube-apiserver, and that beside it (spec scale-out.md, items 26, 27, 30 and 31).
 
-use super::etcd::Server;
 use super::kube_apiserver::{KubeApiserver, kube_apiserver};
+use super::server::Server;
 use super::{Kube, STEP};
 use crate::harness::{Cluster, any_kubectl, eventually, program};
 use serde_json::Value;

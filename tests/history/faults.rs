@@ -1,6 +1,6 @@
 //! Three servers, an etcd of three members, and what can happen to them.
 
-use crate::etcd::Server;
+use crate::etcd::server::Server;
 use crate::harness::Cluster;
 use davit_faults::Dice;
 use nix::sys::signal::{Signal, kill};

@@ -58,7 +58,7 @@ fn a_new_device_plugin_passes_every_check() {
     let Some(plugin) = example("new_device_plugin") else {
         return;
     };
-    let (fine, report) = crate::check(
+    let (fine, report) = crate::lab::check(
         "device-plugin",
         &[],
         &[&plugin, "--socket-dir", "{device-plugins}"],
@@ -75,9 +75,9 @@ fn a_new_dra_driver_passes_every_check() {
     };
     let command = [
         &[driver.as_str(), "--node-name", "{node}"],
-        &crate::PLACES[..],
+        &crate::lab::PLACES[..],
     ]
     .concat();
-    let (fine, report) = crate::check("dra-driver", &["--most-devices", "4"], &command);
+    let (fine, report) = crate::lab::check("dra-driver", &["--most-devices", "4"], &command);
     assert!(fine, "{report:#}");
 }

@@ -155,7 +155,7 @@ endpoints: [{addresses: [192.0.2.10], nodeName: node-1}]
 
 #[test]
 fn items_58_59_61_a_proxy_alone() {
-    if kubectl_binary("1.33").is_none() || own_network().is_none() {
+    if kubectl_binary("1.36").is_none() || own_network().is_none() {
         return;
     }
     let Some(net) = Net::here(&["--no-node"]) else {
@@ -204,7 +204,7 @@ fn items_58_59_61_a_proxy_alone() {
 
 #[test]
 fn a_dns_server_alone() {
-    if kubectl_binary("1.33").is_none() || own_network().is_none() {
+    if kubectl_binary("1.36").is_none() || own_network().is_none() {
         return;
     }
     let Some(net) = Net::here(&["--no-node"]) else {

@@ -1,8 +1,8 @@
 //! Item 183: cert-manager, installed from its own chart. Its programs run beside the cluster as the chart's accounts.
 
 use crate::harness::{Cluster, any_kubectl, eventually, kubectl, kubectl_stdin, output, run};
-use crate::helm::{helm_binary, helm_command};
-use crate::programs::{Program, account, backend, free_port, module, package};
+use crate::packages::helm::{helm_binary, helm_command};
+use crate::packages::programs::{Program, account, backend, free_port, module, package};
 use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Item 204: a chart with definitions, custom resources, webhooks and hooks through helm.
 
 use crate::harness::{Cluster, any_kubectl, kubectl, output, root, run, tests_dir};
-use crate::programs::package;
+use crate::packages::programs::package;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;

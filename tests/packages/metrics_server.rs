@@ -2,7 +2,7 @@
 //! over from davit, which answers its API until then.
 
 use crate::harness::{Cluster, any_kubectl, eventually, kubectl, kubectl_stdin, output, root, run};
-use crate::programs::{Program, account, backend, free_port, module, package};
+use crate::packages::programs::{Program, account, backend, free_port, module, package};
 use serde_json::Value;
 use std::time::Duration;
 

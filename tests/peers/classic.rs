@@ -2,7 +2,7 @@
 //! node plugin. The numbers are those of the DRA checklist.
 
 use super::{Bed, CLAIMS, claim, pod};
-use crate::parts;
+use crate::peers::parts;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

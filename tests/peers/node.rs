@@ -2,7 +2,7 @@
 
 use crate::harness::tests_dir;
 use crate::node_harness::{NodeCluster, RESOURCE, pod, within};
-use crate::{harness, parts};
+use crate::{harness, peers::parts};
 use k8s_openapi::api::core::v1::Node;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

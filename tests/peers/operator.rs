@@ -1,7 +1,7 @@
 //! An operator built on controller-runtime, with its definition, conversion and admission webhooks (`go/operator`).
 
 use crate::harness::{Cluster, eventually, kubectl, kubectl_binary, kubectl_stdin, output};
-use crate::parts::go_peer;
+use crate::peers::parts::go_peer;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -68,7 +68,7 @@ fn refused(cluster: &Cluster, k: &Path, manifest: &str) -> String {
 
 #[test]
 fn an_operator_with_webhooks_behaves() {
-    let (Some(program), Some(k)) = (go_peer("operator"), kubectl_binary("1.33")) else {
+    let (Some(program), Some(k)) = (go_peer("operator"), kubectl_binary("1.36")) else {
         return;
     };
     let cluster = Cluster::up(&["--no-node"]);

@@ -1,6 +1,4 @@
 //! Building the peers with their own package managers, into `tests/.cache`.
-#![allow(dead_code, reason = "each test program uses a part of them")]
-
 use crate::harness::{part, tests_dir};
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,6 +1,6 @@
 //! The cgroups above containers: what a pod as a whole weighs and may use.
 
-use crate::{Kube, pod};
+use crate::pods::{Kube, pod};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -74,7 +74,7 @@ impl PodGroup {
 const BOMB: &str = "i=0; while [ $i -lt 400 ]; do sleep 100 & i=$((i+1)); echo $i; done; wait";
 
 pub(crate) fn scenario() {
-    let Some(mut kube) = Kube::up("1.33", &["--pod-max-pids", "64"]) else {
+    let Some(mut kube) = Kube::up("1.36", &["--pod-max-pids", "64"]) else {
         return;
     };
     let stay = "exec sleep 1000";

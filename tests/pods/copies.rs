@@ -2,7 +2,7 @@
 //! links and paths that lead out are the client's to refuse, which kubectl does (CVE-2018-1002100, CVE-2019-1002101,
 //! CVE-2019-11246, CVE-2019-11249, CVE-2019-11251).
 
-use crate::{Kube, harness};
+use crate::pods::{Kube, harness};
 use base64::Engine;
 use std::path::Path;
 
@@ -74,7 +74,7 @@ spec:
 "#;
 
 pub(crate) fn scenario() {
-    let Some(kube) = Kube::up("1.33", &[]) else {
+    let Some(kube) = Kube::up("1.36", &[]) else {
         return;
     };
     let dir = harness::temp_dir();

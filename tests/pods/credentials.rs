@@ -1,6 +1,6 @@
 //! Images behind a password that a credential provider plugin knows, from a real registry (checklist 10.11, 151).
 
-use crate::{Kube, images};
+use crate::pods::{Kube, images};
 use base64::Engine;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -102,11 +102,11 @@ pub(crate) fn scenario() {
         "--image-credential-provider-bin-dir",
         &bin_dir,
     ];
-    let Some(kube) = Kube::up("1.33", &flags) else {
+    let Some(kube) = Kube::up("1.36", &flags) else {
         return;
     };
     let image = format!("127.0.0.1:{port}/team/app:1");
-    let pod = crate::pod("private", "Always", "exec sleep 1000", "");
+    let pod = crate::pods::pod("private", "Always", "exec sleep 1000", "");
     kube.create(&pod.replace("davit.local/host", &image));
     kube.eventually("the pull is refused", || {
         let status = kube.row("private").get(2).cloned().unwrap_or_default();
@@ -159,7 +159,7 @@ pub(crate) fn others() {
         return;
     };
     let port = registry(images::registry_content(&busybox, "team/app", "1"));
-    let Some(mut kube) = Kube::up("1.33", &[]) else {
+    let Some(mut kube) = Kube::up("1.36", &[]) else {
         return;
     };
     let image = format!("127.0.0.1:{port}/team/app:1");
@@ -183,7 +183,7 @@ pub(crate) fn others() {
     secret("default", "secret");
     secret("thief", "guessed");
     let pulled = |name: &str| {
-        let pod = crate::pod(name, "Always", "exec sleep 1000", "");
+        let pod = crate::pods::pod(name, "Always", "exec sleep 1000", "");
         let pod = pod.replace("davit.local/host", &image);
         kube.create(&pod.replace(
             "  containers:",

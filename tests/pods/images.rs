@@ -1,6 +1,6 @@
 //! Images that are imported, and a runtime that is not davit's own.
 
-use crate::{Kube, NODE, harness, pod};
+use crate::pods::{Kube, NODE, harness, pod};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -310,7 +310,7 @@ pub(crate) fn volumes() {
     let dir = harness::temp_dir();
     let file = dir.path().join("kubelet.yaml");
     std::fs::write(&file, GREEDY).unwrap();
-    let Some(mut kube) = Kube::up("1.33", &["--config", &file.display().to_string()]) else {
+    let Some(mut kube) = Kube::up("1.36", &["--config", &file.display().to_string()]) else {
         return;
     };
     let (shell, data) = ("davit.local/shell:1", "davit.local/pause:1");
@@ -372,7 +372,7 @@ pub(crate) fn collected() {
     let dir = harness::temp_dir();
     let file = dir.path().join("kubelet.yaml");
     std::fs::write(&file, GREEDY).unwrap();
-    let Some(mut kube) = Kube::up("1.33", &["--config", &file.display().to_string()]) else {
+    let Some(mut kube) = Kube::up("1.36", &["--config", &file.display().to_string()]) else {
         return;
     };
     // Images of the same content are one image with two names.
@@ -448,7 +448,7 @@ fn start_containerd(dir: &Path, busybox: &Path) -> Option<Process> {
             .arg(&image);
         dir.join("c.sock").exists() && harness::output(&mut ctr).status.success()
     };
-    harness::eventually("containerd takes an image", crate::STEP, import);
+    harness::eventually("containerd takes an image", crate::pods::STEP, import);
     Some(process)
 }
 
@@ -477,7 +477,7 @@ pub(crate) fn containerd() {
     let config = config.display().to_string();
     for (release, flags) in [
         ("1.27", ["--runtime", &runtime]),
-        ("1.33", ["--config", &config]),
+        ("1.36", ["--config", &config]),
     ] {
         let Some(kube) = Kube::up(release, &flags) else {
             continue;

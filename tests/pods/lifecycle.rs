@@ -1,6 +1,6 @@
 //! Restarts, init containers, probes, hooks, ends, and static pods.
 
-use crate::{Kube, NODE, pod};
+use crate::pods::{Kube, NODE, pod};
 
 pub(crate) fn scenario(kube: &Kube) {
     let host = kube.dir().join("ended");

@@ -1,6 +1,6 @@
 //! What a container may not do, and resources that are set by hand.
 
-use crate::{Kube, NODE, harness, pod};
+use crate::pods::{Kube, NODE, harness, pod};
 use std::process::Command;
 
 pub(crate) fn scenario(kube: &Kube) {
@@ -111,7 +111,7 @@ pub(crate) fn extended_resource() {
     let tokens = dir.path().join("tokens.csv");
     std::fs::write(&tokens, format!("{TOKEN},admin,1,\"system:masters\"\n")).unwrap();
     let args = ["--token-auth-file", &tokens.display().to_string()];
-    let Some(mut kube) = Kube::up("1.33", &args) else {
+    let Some(mut kube) = Kube::up("1.36", &args) else {
         return;
     };
     let offered = |kube: &Kube, what: &str| {

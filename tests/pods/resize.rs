@@ -1,7 +1,7 @@
 //! Containers get another size while they run, asked for as kubectl does.
 
-use crate::cgroups::PodGroup;
-use crate::{Kube, pod};
+use crate::pods::cgroups::PodGroup;
+use crate::pods::{Kube, pod};
 
 const SCRIPT: &str = "exec sleep 1000";
 
@@ -57,7 +57,7 @@ fn settled(kube: &Kube, name: &str, cpu: &str) {
 pub(crate) fn scenario() {
     // The node's own verdict is asked for below; by default the API server refuses first.
     let flags = ["--disable-admission-plugins", "PodResizeValidator"];
-    let Some(mut kube) = Kube::up("1.33", &flags) else {
+    let Some(mut kube) = Kube::up("1.36", &flags) else {
         return;
     };
     let sized =

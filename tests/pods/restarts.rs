@@ -1,6 +1,6 @@
 //! Restart rules of containers (KEP-5307, KEP-5532) in pods that would otherwise end.
 
-use crate::Kube;
+use crate::pods::Kube;
 
 /// In the first pod an init container, a sidecar and two containers; `source` ends with 42 once. In the second a
 /// container that its own rule starts again.
@@ -55,7 +55,7 @@ spec:
 "#;
 
 pub(crate) fn scenario() {
-    let Some(kube) = Kube::up("1.33", &[]) else {
+    let Some(kube) = Kube::up("1.36", &[]) else {
         return;
     };
     kube.create(PODS);

@@ -3,15 +3,15 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::Kube;
+use crate::pods::Kube;
 use nix::sys::signal::{Signal, kill};
 
 pub(crate) fn scenario() {
-    let Some(mut kube) = Kube::up("1.33", &["--shutdown-grace-period", "20s"]) else {
+    let Some(mut kube) = Kube::up("1.36", &["--shutdown-grace-period", "20s"]) else {
         return;
     };
     let script = "trap 'echo told to end; exit 0' TERM; while :; do sleep 0.1; done";
-    kube.create(&crate::pod("guest", "Always", script, ""));
+    kube.create(&crate::pods::pod("guest", "Always", script, ""));
     kube.wait_ready("guest");
     let davit = nix::unistd::Pid::from_raw(i32::try_from(kube.cluster.pid()).unwrap());
     kill(davit, Signal::SIGTERM).unwrap();

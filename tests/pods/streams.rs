@@ -1,6 +1,6 @@
 //! Logs, exec, attach, cp and port-forward.
 
-use crate::{Kube, pod};
+use crate::pods::{Kube, pod};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;

@@ -1,6 +1,6 @@
 //! What nodes and pods use, without any add-on: `kubectl top`, its API, and an autoscaler that goes by it.
 
-use crate::{Kube, NODE};
+use crate::pods::{Kube, NODE};
 use serde_json::{Value, json};
 
 const API: &str = "/apis/metrics.k8s.io/v1beta1";
@@ -72,7 +72,7 @@ fn number(column: &str) -> u64 {
 }
 
 pub(crate) fn scenario() {
-    let Some(kube) = Kube::up("1.33", &[]) else {
+    let Some(kube) = Kube::up("1.36", &[]) else {
         return;
     };
     kube.create(WORKLOADS);

@@ -1,6 +1,6 @@
 //! What administrators do to nodes and pods with kubectl. The numbers are those of the API machinery checklist.
 
-use crate::{Kube, NODE, pod};
+use crate::pods::{Kube, NODE, pod};
 
 const STAY: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done";
 

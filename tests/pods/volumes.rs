@@ -1,6 +1,6 @@
 //! Volumes and environment.
 
-use crate::{Kube, pod};
+use crate::pods::{Kube, pod};
 use base64::Engine;
 use std::path::Path;
 use std::time::{Duration, Instant};

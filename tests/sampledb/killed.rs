@@ -1,6 +1,6 @@
-//! Item 133, by hand: `cargo test --workspace --test sampledb item_133 -- --ignored --nocapture`.
+//! Item 133, by hand: `cargo test --workspace --test cluster sampledb::item_133 -- --ignored --nocapture`.
 
-use crate::story::{OPERATOR, Story, database, rows};
+use crate::sampledb::story::{OPERATOR, Story, database, rows};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The Go modules in `go/davittest`: their own suites, and a suite for envtest that is moved to them by its import.
 
 use crate::harness::{DAVIT, run};
-use crate::parts;
+use crate::peers::parts;
 use std::path::Path;
 use std::process::Command;
 

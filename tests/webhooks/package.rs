@@ -4,7 +4,7 @@
 
 use super::{SOON, hook, kubectls, said};
 use crate::harness::{Cluster, eventually, kubectl, kubectl_stdin, output, run};
-use crate::hook::{allow, patch, review};
+use crate::webhooks::hook::{allow, patch, review};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use tokio::runtime::Runtime;
