@@ -1,8 +1,8 @@
 module davit.dev/tests/kubectl
 
-go 1.24
+go 1.26.0
 
 require (
-	k8s.io/component-base v0.33.13
-	k8s.io/kubectl v0.33.13
+	k8s.io/component-base v0.36.6
+	k8s.io/kubectl v0.36.6
 )

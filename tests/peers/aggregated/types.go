@@ -39,6 +39,11 @@ type GaugeList struct {
 	Items []Gauge `json:"items"`
 }
 
+// The names of the models, by which the library knows which kind a model is of.
+func (Gauge) OpenAPIModelName() string     { return "test.davit.instruments.v1alpha1.Gauge" }
+func (GaugeSpec) OpenAPIModelName() string { return "test.davit.instruments.v1alpha1.GaugeSpec" }
+func (GaugeList) OpenAPIModelName() string { return "test.davit.instruments.v1alpha1.GaugeList" }
+
 func (g *Gauge) DeepCopy() *Gauge {
 	out := *g
 	g.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
@@ -90,30 +95,30 @@ func openAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenAPID
 	apiVersion := described("The version of this object's schema.", spec.StringProperty())
 	kind := described("The kind of this object.", spec.StringProperty())
 	return map[string]common.OpenAPIDefinition{
-		"main.Gauge": {
+		Gauge{}.OpenAPIModelName(): {
 			Schema: object("Gauge is a measuring instrument.", map[string]spec.Schema{
 				"apiVersion": apiVersion, "kind": kind,
-				"metadata": refer("k8s.io/apimachinery/pkg/apis/meta/v1.ObjectMeta", "Standard metadata."),
-				"spec":     refer("main.GaugeSpec", "What the gauge measures."),
+				"metadata": refer(metav1.ObjectMeta{}.OpenAPIModelName(), "Standard metadata."),
+				"spec":     refer(GaugeSpec{}.OpenAPIModelName(), "What the gauge measures."),
 			}),
-			Dependencies: []string{"k8s.io/apimachinery/pkg/apis/meta/v1.ObjectMeta", "main.GaugeSpec"},
+			Dependencies: []string{metav1.ObjectMeta{}.OpenAPIModelName(), GaugeSpec{}.OpenAPIModelName()},
 		},
-		"main.GaugeSpec": {
+		GaugeSpec{}.OpenAPIModelName(): {
 			Schema: object("GaugeSpec says what a gauge measures.", map[string]spec.Schema{
 				"unit":    described("The unit of the reading, such as bar.", spec.StringProperty()),
 				"reading": described("The last reading.", spec.Int64Property()),
 			}),
 		},
-		"main.GaugeList": {
+		GaugeList{}.OpenAPIModelName(): {
 			Schema: object("GaugeList is a list of gauges.", map[string]spec.Schema{
 				"apiVersion": apiVersion, "kind": kind,
-				"metadata": refer("k8s.io/apimachinery/pkg/apis/meta/v1.ListMeta", "Standard metadata."),
+				"metadata": refer(metav1.ListMeta{}.OpenAPIModelName(), "Standard metadata."),
 				"items": {SchemaProps: spec.SchemaProps{
 					Description: "The gauges.", Type: []string{"array"},
-					Items: &spec.SchemaOrArray{Schema: &spec.Schema{SchemaProps: spec.SchemaProps{Ref: ref("main.Gauge")}}},
+					Items: &spec.SchemaOrArray{Schema: &spec.Schema{SchemaProps: spec.SchemaProps{Ref: ref(Gauge{}.OpenAPIModelName())}}},
 				}},
 			}, "items"),
-			Dependencies: []string{"k8s.io/apimachinery/pkg/apis/meta/v1.ListMeta", "main.Gauge"},
+			Dependencies: []string{metav1.ListMeta{}.OpenAPIModelName(), Gauge{}.OpenAPIModelName()},
 		},
 	}
 }
