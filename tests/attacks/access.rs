@@ -94,6 +94,7 @@ fn identities_are_what_they_were_judged_to_be() {
     nobody_grants_more_than_he_has(&c, &ca, &mut admin);
     rights::labels_grant_nothing(&c, &ca, &mut admin);
     rights::a_node_is_no_api_server(&c, &ca, &mut admin);
+    rights::a_node_stops_no_service(&c, &ca, &mut admin);
     rights::errors_show_nothing(&c, &ca, &mut admin);
     rights::policies_read_nothing_for_their_writer(&c, &ca, &mut admin);
     rights::odd_values_are_answered(&mut admin);

@@ -69,6 +69,10 @@ fn hex(bytes: &[u8]) -> String {
 
 /// An archive as `docker save` writes it.
 fn docker_archive(name: &str, layer: &[u8]) -> Vec<u8> {
+    docker_archive_of(name, &[layer])
+}
+
+fn docker_archive_of(name: &str, layers: &[&[u8]]) -> Vec<u8> {
     let arch = if cfg!(target_arch = "aarch64") {
         "arm64"
     } else {
@@ -76,12 +80,15 @@ fn docker_archive(name: &str, layer: &[u8]) -> Vec<u8> {
     };
     let config = json!({
         "architecture": arch, "os": "linux", "config": {"Env": ["PATH=/bin"]},
-        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", hex(layer))]},
+        "rootfs": {"type": "layers", "diff_ids": layers.iter().map(|layer| format!("sha256:{}", hex(layer))).collect::<Vec<_>>()},
     });
-    let manifest = json!([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]);
+    let names: Vec<String> = (0..layers.len()).map(|n| format!("layer{n}.tar")).collect();
+    let manifest = json!([{"Config": "config.json", "RepoTags": [name], "Layers": names}]);
     let mut archive = Layer::new();
+    for (name, layer) in names.iter().zip(layers) {
+        archive.put(EntryType::Regular, name, "", layer);
+    }
     archive
-        .put(EntryType::Regular, "layer.tar", "", layer)
         .put(
             EntryType::Regular,
             "config.json",
@@ -539,6 +546,22 @@ fn archives() {
         layer.put(kind, path, says, b"");
         hostile.push((name, docker_archive("a.io/evil:1", &layer.end())));
     }
+    // A container of it would have the host's root, whatever the node allows; with layers it would stand in its place.
+    let mut layer = Layer::new();
+    layer.put(EntryType::Regular, "bin/sh", "", b"x");
+    let layer = layer.end();
+    hostile.push((
+        "image that calls itself the host's",
+        docker_archive_of("davit.local/host:latest", &[]),
+    ));
+    hostile.push((
+        "image in the place of the host's",
+        docker_archive("davit.local/host", &layer),
+    ));
+    hostile.push((
+        "image with another tag of the host's",
+        docker_archive("davit.local/host:1", &layer),
+    ));
     for (name, archive) in hostile {
         let file = dir.path().join("x.tar");
         fs::write(&file, archive).unwrap();

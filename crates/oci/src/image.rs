@@ -141,10 +141,11 @@ pub struct Image {
 }
 
 impl Image {
-    /// Whether it is the host's root file system.
+    /// Whether it is the host's root file system. Goes by the ID, which is the digest of what is no configuration: names are
+    /// what whoever wrote an archive likes.
     #[must_use]
     pub fn is_host(&self) -> bool {
-        self.layers.is_empty() && self.tags.contains(&format!("{HOST_IMAGE}:latest"))
+        self.id == host_id()
     }
 }
 
@@ -245,6 +246,11 @@ fn parse_config(json: &[u8]) -> Result<(String, ImageConfig, Vec<String>)> {
 /// `sha256:<hex>` of bytes.
 fn sha256(bytes: &[u8]) -> String {
     format!("sha256:{}", unpack::hex(Sha256::new_with_prefix(bytes)))
+}
+
+/// The ID of the host's root file system.
+fn host_id() -> String {
+    sha256(HOST_IMAGE.as_bytes())
 }
 
 /// The directory of a layer: short, because overlayfs takes all names of an image in one page, and of 160 bits, so that
@@ -362,7 +368,7 @@ impl Images {
 
     fn host_image() -> Image {
         Image {
-            id: sha256(HOST_IMAGE.as_bytes()),
+            id: host_id(),
             tags: [format!("{HOST_IMAGE}:latest")].into(),
             digests: BTreeSet::new(),
             layers: Vec::new(),
@@ -561,6 +567,12 @@ impl Images {
 
     /// Records an image whose layers are in place; its name is taken from any other image that had it.
     fn record(&self, new: NewImage) -> Result<Image> {
+        let names_host = |reference: &Reference| reference.name() == HOST_IMAGE;
+        if new.reference.as_ref().is_some_and(names_host) {
+            return Err(Error::Invalid(format!(
+                "{HOST_IMAGE} is the host's root file system, no other image is called so"
+            )));
+        }
         let size = new
             .layers
             .iter()
@@ -753,5 +765,28 @@ pub(crate) mod tests {
         assert!(host.is_host());
         assert_eq!(images.find(&host.id).unwrap(), Some(host));
         assert!(!images.remove(HOST_IMAGE).unwrap());
+    }
+
+    #[test]
+    fn no_image_is_the_host_by_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let images = Images::open(dir.path(), false).unwrap();
+        for tag in ["latest", "1"] {
+            let refused = images.record(NewImage {
+                id: sha256(b"{}"),
+                reference: Some(Reference::parse(&format!("{HOST_IMAGE}:{tag}")).unwrap()),
+                manifest_digest: None,
+                layers: Vec::new(),
+                config: ImageConfig::default(),
+            });
+            assert!(matches!(refused, Err(Error::Invalid(_))), "{tag}");
+        }
+        // What an earlier version has recorded is an image like others, without a root to start from.
+        let recorded = Image {
+            id: sha256(b"{}"),
+            layers: Vec::new(),
+            ..Images::host_image()
+        };
+        assert!(!recorded.is_host());
     }
 }

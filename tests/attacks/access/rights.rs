@@ -1,8 +1,8 @@
 //! More than one's rights by a detour: what gathers rules, who asks in whose name, what an error shows.
 
-use super::client::{Ca, Connection, Identity, JSON, pki};
+use super::client::{Ca, Connection, Identity, JSON, SOON, pki};
 use super::{APPLY, MERGE};
-use crate::harness::Cluster;
+use crate::harness::{Cluster, eventually};
 use rcgen::DnType;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -303,4 +303,74 @@ pub(super) fn odd_values_are_answered(admin: &mut Connection) {
         other["authenticated"] != true && other["user"] == json!({}),
         "{other}"
     );
+}
+
+/// A node says that its pod is at an address that no endpoint may have: the Service goes on by its other pods.
+pub(super) fn a_node_stops_no_service(c: &Cluster, ca: &Ca, admin: &mut Connection) {
+    let mut node = Connection::to(c, &ca.node("liar-1"));
+    let registered =
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "liar-1"}, "spec": {}});
+    node.make("/api/v1/nodes", &registered);
+    let namespace = "/api/v1/namespaces/default";
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "shared"},
+        "spec": {"selector": {"app": "shared"}, "ports": [{"port": 80}]},
+    });
+    admin.make(&format!("{namespace}/services"), &service);
+    let pods = format!("{namespace}/pods");
+    let at = |address: &str| {
+        json!({"status": {
+            "phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }})
+    };
+    for name in ["liars", "others-1", "others-2"] {
+        let on = if name == "liars" {
+            "liar-1"
+        } else {
+            "not-there"
+        };
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "labels": {"app": "shared"}},
+            "spec": {"nodeName": on, "containers": [{"name": "c", "image": "i"}]},
+        });
+        admin.make(&pods, &pod);
+    }
+    let mut say = |by: &mut Connection, pod: &str, address: &str| {
+        let status = format!("{pods}/{pod}/status");
+        let (code, answer) = by.send("PATCH", &status, MERGE, Some(&at(address)));
+        assert_eq!(code, 200, "{address}: {answer}");
+    };
+    say(admin, "others-1", "10.9.9.1");
+    for (n, address) in [
+        "127.0.0.1",
+        "169.254.169.254",
+        "0.0.0.0",
+        "224.0.0.1",
+        "::ffff:127.0.0.1",
+        "fe80::1",
+    ]
+    .iter()
+    .enumerate()
+    {
+        say(&mut node, "liars", address);
+        let honest = format!("10.9.9.{}", n + 10);
+        say(admin, "others-2", &honest);
+        eventually("others are endpoints still", SOON, || {
+            let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector=kubernetes.io/service-name%3Dshared";
+            let (slices, endpoints) = (
+                admin.get(slices).1,
+                admin.get(&format!("{namespace}/endpoints/shared")).1,
+            );
+            [slices, endpoints].iter().all(|held| {
+                let held = held.to_string();
+                held.contains(&honest) && held.contains("10.9.9.1\"") && !held.contains(address)
+            })
+        });
+    }
+    for name in ["liars", "others-1", "others-2"] {
+        let path = format!("{pods}/{name}?gracePeriodSeconds=0");
+        assert_eq!(admin.send("DELETE", &path, JSON, None).0, 200);
+    }
 }

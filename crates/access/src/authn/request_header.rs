@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use davit_webhook::tls::TlsError;
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 use rustls_pki_types::CertificateDer;
 
@@ -29,6 +29,55 @@ pub struct RequestHeader {
     pub group_headers: Vec<String>,
     /// Prefixes of headers with further attributes.
     pub extra_prefixes: Vec<String>,
+}
+
+/// A part of an identity. Names of people and groups have letters of all languages.
+fn text(value: &HeaderValue) -> Option<&str> {
+    std::str::from_utf8(value.as_bytes()).ok()
+}
+
+impl RequestHeader {
+    /// The user whom the headers name; none where they name nobody, or a part of it is no text: without it, it would be
+    /// somebody else.
+    fn user(&self, headers: &HeaderMap) -> Option<UserInfo> {
+        let first = |names: &[String]| -> Option<String> {
+            for value in names.iter().filter_map(|name| headers.get(name)) {
+                let value = text(value)?;
+                if !value.is_empty() {
+                    return Some(value.to_owned());
+                }
+            }
+            Some(String::new())
+        };
+        let mut user = UserInfo {
+            name: first(&self.username_headers).filter(|name| !name.is_empty())?,
+            uid: first(&self.uid_headers)?,
+            ..UserInfo::default()
+        };
+        for name in &self.group_headers {
+            for value in headers.get_all(name) {
+                user.add_group(text(value)?);
+            }
+        }
+        for (name, value) in headers {
+            if let Some(key) = self.extra_key(name) {
+                let value = text(value)?.to_owned();
+                user.extra.entry(key).or_default().push(value);
+            }
+        }
+        if !user.in_group(UNAUTHENTICATED) {
+            user.add_group(AUTHENTICATED);
+        }
+        Some(user)
+    }
+
+    fn extra_key(&self, name: &HeaderName) -> Option<String> {
+        let prefixes = self.extra_prefixes.iter();
+        let key = prefixes
+            .filter(|prefix| !prefix.is_empty())
+            .find_map(|prefix| name.as_str().strip_prefix(&prefix.to_ascii_lowercase()))?;
+        Some(percent_decode_str(key).decode_utf8_lossy().into_owned())
+    }
 }
 
 /// [`RequestHeader`], ready to use.
@@ -61,45 +110,7 @@ impl Proxies {
 
     /// The user that a proxy names; none when it names nobody.
     pub(super) fn user(&self, headers: &HeaderMap) -> Option<UserInfo> {
-        let first = |names: &[String]| -> Option<String> {
-            names
-                .iter()
-                .filter_map(|name| headers.get(name)?.to_str().ok())
-                .find(|value| !value.is_empty())
-                .map(str::to_owned)
-        };
-        let mut user = UserInfo {
-            name: first(&self.config.username_headers)?,
-            uid: first(&self.config.uid_headers).unwrap_or_default(),
-            ..UserInfo::default()
-        };
-        for name in &self.config.group_headers {
-            for value in headers.get_all(name) {
-                if let Ok(group) = value.to_str() {
-                    user.add_group(group);
-                }
-            }
-        }
-        for (name, value) in headers {
-            let Some(key) = self.extra_key(name) else {
-                continue;
-            };
-            if let Ok(value) = value.to_str() {
-                user.extra.entry(key).or_default().push(value.to_owned());
-            }
-        }
-        if !user.in_group(UNAUTHENTICATED) {
-            user.add_group(AUTHENTICATED);
-        }
-        Some(user)
-    }
-
-    fn extra_key(&self, name: &HeaderName) -> Option<String> {
-        let prefixes = self.config.extra_prefixes.iter();
-        let key = prefixes
-            .filter(|prefix| !prefix.is_empty())
-            .find_map(|prefix| name.as_str().strip_prefix(&prefix.to_ascii_lowercase()))?;
-        Some(percent_decode_str(key).decode_utf8_lossy().into_owned())
+        self.config.user(headers)
     }
 
     /// Removes the headers, whoever sent them: nobody further on is to believe them.
@@ -120,8 +131,8 @@ impl Proxies {
             let spelled = dashed(name.as_str());
             let parsed = spelled.parse::<HeaderName>();
             known.contains(&spelled)
-                || self.extra_key(name).is_some()
-                || parsed.is_ok_and(|name| self.extra_key(&name).is_some())
+                || self.config.extra_key(name).is_some()
+                || parsed.is_ok_and(|name| self.config.extra_key(&name).is_some())
         };
         let extra: Vec<HeaderName> = headers
             .keys()
@@ -135,4 +146,47 @@ impl Proxies {
 }
 fn dashed(name: &str) -> String {
     name.to_ascii_lowercase().replace('_', "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_part_of_an_identity_is_left_out() {
+        let config = RequestHeader {
+            client_ca: String::new(),
+            client_ca_file: None,
+            allowed_names: Vec::new(),
+            username_headers: vec!["x-remote-user".to_owned()],
+            uid_headers: vec!["x-remote-uid".to_owned()],
+            group_headers: vec!["x-remote-group".to_owned()],
+            extra_prefixes: vec!["x-remote-extra-".to_owned()],
+        };
+        let of = |named: &[(&'static str, &[u8])]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in named {
+                headers.append(*name, HeaderValue::from_bytes(value).unwrap());
+            }
+            config.user(&headers)
+        };
+        let user = of(&[
+            ("x-remote-user", "Zoë".as_bytes()),
+            ("x-remote-group", "Développeurs".as_bytes()),
+            ("x-remote-extra-team", "größer".as_bytes()),
+        ])
+        .unwrap();
+        assert_eq!((user.name.as_str(), user.uid.as_str()), ("Zoë", ""));
+        assert_eq!(user.groups, ["Développeurs", AUTHENTICATED]);
+        assert_eq!(user.extra["team"], ["größer"]);
+        let broken: &[u8] = b"d\xe9";
+        for name in ["x-remote-uid", "x-remote-group", "x-remote-extra-team"] {
+            assert!(
+                of(&[("x-remote-user", b"a"), (name, broken)]).is_none(),
+                "{name}"
+            );
+        }
+        assert!(of(&[("x-remote-user", broken)]).is_none());
+        assert!(of(&[("x-remote-group", b"a")]).is_none());
+    }
 }

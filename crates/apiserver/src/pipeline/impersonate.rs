@@ -6,7 +6,7 @@
 
 use davit_access::{ANONYMOUS, MASTERS, RequestInfo, UNAUTHENTICATED, UserInfo, authz};
 use davit_api::status::Status;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use percent_encoding::percent_decode_str;
 
 use super::authorize;
@@ -53,30 +53,27 @@ pub(super) async fn apply(server: &ApiServer, context: &mut Context) -> Result<(
     Ok(())
 }
 
+/// A part of whom the request is to be made as. Names of people and groups have letters of all languages; what is no text is not
+/// left out: without it, it would be somebody else.
+fn text(value: &HeaderValue) -> Result<String, Status> {
+    let text = std::str::from_utf8(value.as_bytes());
+    let text = text.map_err(|_| Status::bad_request("an impersonation header is not UTF-8"))?;
+    Ok(text.to_owned())
+}
+
 fn wanted(headers: &HeaderMap) -> Result<UserInfo, Status> {
-    let text = |name: &str| {
-        headers
-            .get(name)
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default()
-            .to_owned()
-    };
+    let one = |name: &str| headers.get(name).map(text).transpose();
     let mut user = UserInfo {
-        name: text(USER),
-        uid: text(UID),
+        name: one(USER)?.unwrap_or_default(),
+        uid: one(UID)?.unwrap_or_default(),
         ..UserInfo::default()
     };
-    user.groups = headers
-        .get_all(GROUP)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .map(str::to_owned)
-        .collect();
+    let groups = headers.get_all(GROUP).iter().map(text);
+    user.groups = groups.collect::<Result<_, _>>()?;
     for (name, value) in headers {
         if let Some(key) = name.as_str().strip_prefix(EXTRA) {
             let key = percent_decode_str(key).decode_utf8_lossy().into_owned();
-            let value = value.to_str().unwrap_or_default().to_owned();
-            user.extra.entry(key).or_default().push(value);
+            user.extra.entry(key).or_default().push(text(value)?);
         }
     }
     if user.name.is_empty() {
@@ -264,6 +261,28 @@ fn complete(mut user: UserInfo) -> UserInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_part_of_whom_is_wanted_is_left_out() {
+        let of = |named: &[(&'static str, &[u8])]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in named {
+                headers.append(*name, HeaderValue::from_bytes(value).unwrap());
+            }
+            wanted(&headers)
+        };
+        let user = of(&[
+            (USER, "Zoë".as_bytes()),
+            (GROUP, "Développeurs".as_bytes()),
+            (GROUP, b"b"),
+        ])
+        .unwrap();
+        assert_eq!(user.name, "Zoë");
+        assert_eq!(user.groups, ["Développeurs", "b"]);
+        for name in [UID, GROUP, "impersonate-extra-team"] {
+            assert!(of(&[(USER, b"a"), (name, b"d\xe9")]).is_err(), "{name}");
+        }
+    }
 
     #[test]
     fn ways_of_constrained_impersonation_follow_from_the_name() {

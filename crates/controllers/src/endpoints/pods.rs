@@ -1,6 +1,7 @@
 //! What makes a pod an endpoint of a service: pure rules shared by Endpoints and EndpointSlices.
 
 use crate::pod_control::{is_terminal, ready_since};
+use davit_api::names::check_non_special_ip;
 use davit_client::{Informer, ObjectKey};
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service, ServicePort};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -64,20 +65,20 @@ pub(crate) fn is_endpoint(pod: &Pod, include_terminating: bool) -> bool {
     !is_terminal(pod) && (include_terminating || !going) && !addresses(pod).is_empty()
 }
 
-/// The pod's addresses, of all families.
+/// The pod's addresses, of all families. Those that no endpoint may have are left out: the pod's node says which they are, and
+/// one of them would have all that is written of the service refused, the other pods' with it.
 pub(crate) fn addresses(pod: &Pod) -> Vec<IpAddr> {
     let Some(status) = pod.status.as_ref() else {
         return Vec::new();
     };
+    let read = |text: &str| -> Option<IpAddr> {
+        let address = text.parse().ok()?;
+        check_non_special_ip(text).is_empty().then_some(address)
+    };
     let listed = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str());
-    let mut found: Vec<IpAddr> = listed.filter_map(|ip| ip.parse().ok()).collect();
-    if found.is_empty() {
-        found.extend(
-            status
-                .pod_ip
-                .iter()
-                .filter_map(|ip| ip.parse::<IpAddr>().ok()),
-        );
+    let mut found: Vec<IpAddr> = listed.filter_map(read).collect();
+    if status.pod_ips.iter().flatten().next().is_none() {
+        found.extend(status.pod_ip.as_deref().and_then(read));
     }
     found
 }
@@ -223,6 +224,16 @@ mod tests {
         let with =
             |phase: &str, ip: &str| pod(json!({ "status": { "phase": phase, "podIP": ip } }));
         assert!(is_endpoint(&with("Running", "10.0.0.1"), false));
+        for address in [
+            "127.0.0.1",
+            "169.254.169.254",
+            "0.0.0.0",
+            "224.0.0.1",
+            "::1",
+            "fe80::1",
+        ] {
+            assert!(!is_endpoint(&with("Running", address), true), "{address}");
+        }
         assert!(!is_endpoint(&with("Running", ""), false));
         assert!(!is_endpoint(&with("Succeeded", "10.0.0.1"), true));
         let mut going = with("Running", "10.0.0.1");
