@@ -31,7 +31,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 fn mounts_below(dir: &Path) -> Vec<String> {
-    let text = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let text = std::fs::read_to_string("/proc/thread-self/mounts").unwrap();
     let points = text.lines().filter_map(|line| line.split(' ').nth(1));
     points
         .filter(|point| Path::new(point).starts_with(dir))
@@ -140,6 +140,69 @@ fn containers_stay_until_they_are_ended() {
         .collect();
     assert!(logs.is_empty(), "{logs:?}");
     assert!(!dir.join("root/var/lib/kubelet").exists());
+}
+
+/// From here on, this thread and what it starts see mounts of their own, shared as systemd leaves them on most hosts.
+fn among_shared_mounts() {
+    use nix::mount::MsFlags;
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+    for how in [MsFlags::MS_PRIVATE, MsFlags::MS_SHARED] {
+        let none = None::<&str>;
+        nix::mount::mount(none, "/", none, how | MsFlags::MS_REC, none).unwrap();
+    }
+}
+
+#[test]
+fn shared_mounts_are_ended_too() {
+    let (Some(()), Some(kubectl)) = (root(), any_kubectl()) else {
+        return;
+    };
+    among_shared_mounts();
+    let mut cluster = Cluster::up(&["--node-name", "node-1", "--allow-host-image"]);
+    start_pod(
+        || cluster.kubectl(&kubectl),
+        || {
+            kubectl_stdin(&cluster, &kubectl, &["apply", "-f", "-"], POD);
+        },
+    );
+    let dir = cluster.dir.path().to_owned();
+    // each once: nothing is bound to itself to be shared that is so already
+    let mounted = mounts_below(&dir);
+    let volumes = mounted.iter().filter(|point| point.ends_with("/memory"));
+    assert_eq!(volumes.count(), 1, "{mounted:?}");
+    let said = down(&dir, &["--purge"]);
+    assert!(said.contains("ended 1 container\n"), "{said}");
+    assert!(cluster.ended().success());
+    assert_eq!(mounts_below(&dir), Vec::<String>::new());
+    assert!(!dir.join("data").exists());
+}
+
+/// Where the directory of volumes was shared beside what it lies on (by an earlier release, or by somebody), all that is
+/// mounted in it is mounted there as well, and goes with it.
+#[test]
+fn what_is_mounted_twice_is_ended() {
+    let (Some(()), Some(kubectl)) = (root(), any_kubectl()) else {
+        return;
+    };
+    among_shared_mounts();
+    let args = ["--node-name", "node-1", "--allow-host-image"];
+    let mut cluster = Cluster::up_after(&args, |dir| {
+        let pods = dir.join("root/var/lib/kubelet/pods");
+        std::fs::create_dir_all(&pods).unwrap();
+        let (none, flags) = (None::<&str>, nix::mount::MsFlags::MS_BIND);
+        nix::mount::mount(Some(&pods), &pods, none, flags, none).unwrap();
+    });
+    start_pod(
+        || cluster.kubectl(&kubectl),
+        || {
+            kubectl_stdin(&cluster, &kubectl, &["apply", "-f", "-"], POD);
+        },
+    );
+    let dir = cluster.dir.path().to_owned();
+    let said = down(&dir, &["--purge"]);
+    assert!(said.contains("ended 1 container\n"), "{said}");
+    assert!(cluster.ended().success());
+    assert_eq!(mounts_below(&dir), Vec::<String>::new());
 }
 
 #[test]

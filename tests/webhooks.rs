@@ -223,6 +223,52 @@ fn annotations_of(log: &Path, verb: &str, name: &str) -> Value {
         .map_or(Value::Null, |event| event["annotations"].clone())
 }
 
+/// What a definition takes with it is nobody's request: as with kube-apiserver, a webhook that went before (or that its program
+/// configured itself, so that no manifest removes it) does not keep the definition.
+#[test]
+fn a_definition_goes_without_its_webhook() {
+    for k in kubectls() {
+        let runtime = Runtime::new().unwrap();
+        let c = Cluster::up(&["--no-node"]);
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "queues.left.example"},
+            "spec": {"group": "left.example", "scope": "Cluster", "names": {"plural": "queues", "kind": "Queue"},
+                "versions": [{"name": "v1", "served": true, "storage": true,
+                    "schema": {"openAPIV3Schema": {"type": "object"}}}]},
+        });
+        kubectl_stdin(&c, &k, &["apply", "-f", "-"], &definition.to_string());
+        let queue =
+            json!({"apiVersion": "left.example/v1", "kind": "Queue", "metadata": {"name": "root"}});
+        eventually("the kind is served", SOON, || {
+            let mut create = c.kubectl(&k);
+            let file = c.dir.path().join("queue.json");
+            std::fs::write(&file, queue.to_string()).unwrap();
+            output(create.args(["apply", "-f"]).arg(&file))
+                .status
+                .success()
+        });
+        let down = hook(&runtime, allow);
+        let mut config = webhook(&down, "down.example.com");
+        drop(down);
+        config["namespaceSelector"] = json!({});
+        config["rules"] = json!([{"operations": ["DELETE"], "apiGroups": ["left.example"], "apiVersions": ["*"],
+            "resources": ["queues"]}]);
+        configure(&c, &k, "Validating", "down", std::slice::from_ref(&config));
+        configure(&c, &k, "Mutating", "down", &[config]);
+        // One's own request is refused.
+        eventually("the webhook is asked", SOON, || {
+            said(
+                c.kubectl(&k)
+                    .args(["delete", "queue", "root", "--dry-run=server"]),
+            )
+            .contains("failed calling webhook")
+        });
+        let delete = ["delete", "crd", "queues.left.example", "--timeout=20s"];
+        kubectl(&c, &k, delete);
+    }
+}
+
 #[test]
 fn item_172_a_webhook_that_is_down_or_slow_is_contained() {
     for k in kubectls() {

@@ -3,7 +3,7 @@
 //! Containers name what sub-paths of volumes are made of, and the kernel prints such names as they are: a list of mounts
 //! is bytes, not text.
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,12 +14,16 @@ use std::path::{Path, PathBuf};
 /// One row of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
+    /// The kernel's number of it.
+    pub id: u64,
     /// Where it is mounted.
     pub point: PathBuf,
     /// The type of the file system.
     pub fs_type: String,
     /// Options of the file system (not of this mount).
     pub options: Vec<String>,
+    /// Whether what is mounted on it is mounted on its peers, too, and the reverse.
+    pub shared: bool,
 }
 
 /// All mounts of this process, in the kernel's order: later ones may stand on earlier ones.
@@ -91,18 +95,32 @@ fn ask(path: &Path) -> io::Result<Option<bool>> {
     }
 }
 
+/// Whether what is mounted below a path is mounted on peers of the mount that it lies on, too. Links are followed.
+///
+/// # Errors
+/// The path is not there, or there is no `/proc`.
+pub fn is_shared(path: &Path) -> io::Result<bool> {
+    let id = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?.stx_mnt_id;
+    Ok(mount_table()?.iter().any(|row| row.id == id && row.shared))
+}
+
 /// `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
 fn row(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|b| *b == b' ');
-    let point = PathBuf::from(OsString::from_vec(unescaped(fields.nth(4)?)));
-    let mut after = fields.skip_while(|field| *field != b"-").skip(1);
+    let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let point = PathBuf::from(OsString::from_vec(unescaped(fields.nth(3)?)));
+    let tags = fields.by_ref().skip(1).take_while(|field| *field != b"-");
+    // To their end: the rest is the file system's.
+    let shared = tags.filter(|tag| tag.starts_with(b"shared:")).count() > 0;
     let text = |field: &[u8]| String::from_utf8_lossy(&unescaped(field)).into_owned();
-    let fs_type = text(after.next()?);
-    let options = after.nth(1).unwrap_or_default();
+    let fs_type = text(fields.next()?);
+    let options = fields.nth(1).unwrap_or_default();
     Some(MountEntry {
+        id,
         point,
         fs_type,
         options: options.split(|b| *b == b',').map(text).collect(),
+        shared,
     })
 }
 
@@ -143,6 +161,8 @@ mod tests {
         assert_eq!(table[2].fs_type, "cgroup");
         assert_eq!(table[2].options, ["rw", "cpu", "cpuacct"]);
         assert_eq!(table.len(), 3);
+        let shared: Vec<bool> = table.iter().map(|row| row.shared).collect();
+        assert_eq!(shared, [false, false, true]);
     }
 
     proptest! {

@@ -7,6 +7,7 @@ use davit_beneath::mountinfo::{is_mount_point, mount_points};
 use davit_oci::{Cni, CniOptions, Embedded, EmbeddedOptions, Runtime};
 use davit_proto::cri::v1::ContainerState;
 use futures::future::join_all;
+use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -306,10 +307,15 @@ fn unmount_below(dir: &Path) -> Result<()> {
     // Later mounts may stand on earlier ones.
     for point in mounts_below(dir)?.iter().rev() {
         let plain = umount2(point, MntFlags::UMOUNT_NOFOLLOW);
-        if plain.is_err() {
-            let flags = MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH;
-            umount2(point, flags).with_context(|| format!("cannot unmount {}", point.display()))?;
+        let flags = MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH;
+        match plain.or_else(|_| umount2(point, flags)) {
+            // What is mounted on a shared mount is so on its peers, too, and goes from all of them at once.
+            Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
+            failed => failed.with_context(|| format!("cannot unmount {}", point.display()))?,
         }
     }
-    Ok(())
+    match mounts_below(dir)?.pop() {
+        Some(left) => bail!("{} is still mounted", left.display()),
+        None => Ok(()),
+    }
 }

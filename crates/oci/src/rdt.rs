@@ -221,6 +221,8 @@ mod tests {
     #[test]
     fn the_mount_is_found() {
         let row = |point: &str, fs_type: &str| MountEntry {
+            id: 1,
+            shared: false,
             point: point.into(),
             fs_type: fs_type.to_owned(),
             options: Vec::new(),

@@ -27,7 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{FINALIZER, GROUP, PLURAL, names};
 use crate::ownership::Tracking;
 use crate::server::ApiServer;
-use crate::writes::{Author, DeleteOptions};
+use crate::writes::Author;
 
 const RETRY: Duration = Duration::from_secs(1);
 /// The first and the longest pause between looks at what is left of a deleted kind.
@@ -563,7 +563,7 @@ async fn delete_all(server: &ApiServer, resource: &ResourceInfo) -> Result<usize
             _ => ("", rest),
         };
         let writer = author.writer(server, resource, namespace, Tracking::Keep);
-        match writer.delete(name, &DeleteOptions::default()).await {
+        match writer.delete_with_definition(name).await {
             Ok(deletion) => left += usize::from(!deletion.gone),
             Err(status) if status.reason == Reason::NotFound => {}
             Err(status) => return Err(status),

@@ -124,6 +124,13 @@ enum Step {
     Remove(Value),
 }
 
+/// Whose wish a deletion is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DeletedFor {
+    AUser,
+    ItsDefinition,
+}
+
 impl Writer<'_> {
     /// Deletes `name`.
     pub(crate) async fn delete(
@@ -131,16 +138,32 @@ impl Writer<'_> {
         name: &str,
         options: &DeleteOptions,
     ) -> Result<Deletion, Status> {
+        self.delete_as(name, options, DeletedFor::AUser).await
+    }
+
+    /// Deletes `name` because its definition goes: that is nobody's request, so admission has no say.
+    pub(crate) async fn delete_with_definition(&self, name: &str) -> Result<Deletion, Status> {
+        let options = DeleteOptions::default();
+        self.delete_as(name, &options, DeletedFor::ItsDefinition)
+            .await
+    }
+
+    async fn delete_as(
+        &self,
+        name: &str,
+        options: &DeleteOptions,
+        whom: DeletedFor,
+    ) -> Result<Deletion, Status> {
         let storage = &self.resource.storage;
         let mut race = Race::new();
-        let mut asked = false;
+        let mut admitted = whom == DeletedFor::ItsDefinition;
         loop {
             let found = storage.get(self.namespace, name).await;
             let Some(old) = found.map_err(|e| self.storage_error(e, name))? else {
                 return Err(self.not_found(name));
             };
-            if !asked {
-                asked = true;
+            if !admitted {
+                admitted = true;
                 self.ask_delete(name, &old.value, options).await?;
             }
             self.check_delete(name, &old, &options.preconditions)?;

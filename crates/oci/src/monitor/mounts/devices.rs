@@ -86,7 +86,8 @@ impl NewRoot {
 }
 
 /// Makes one device file. One that is there already stays when it is the same device, and is changed only in a `/dev`
-/// of the container's own: elsewhere it may be the host's. Another file is replaced: a later entry wins.
+/// of the container's own: elsewhere it may be the host's. Another file is replaced: a later entry wins. What is mounted in
+/// that `/dev` stays as it is.
 fn device(
     root: &Root,
     path: &Path,
@@ -105,6 +106,10 @@ fn device(
     }
     let there = root.entry_itself(path).map_err(failed)?;
     let stat = there.stat().map_err(failed)?;
+    let of_own = rustix::fs::fstat(root).map_err(|e| format!("device {}: {e}", path.display()))?;
+    if own && stat.st_dev != of_own.st_dev {
+        return Ok(());
+    }
     if FileType::from_raw_mode(stat.st_mode) == kind && stat.st_rdev == number {
         return if own {
             there.set(to).map_err(failed)
@@ -114,4 +119,65 @@ fn device(
     }
     root.remove_file(path).map_err(failed)?;
     root.mknod(path, kind, number, to).map(drop).map_err(failed)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::*;
+    use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
+    use std::os::unix::fs::MetadataExt as _;
+
+    /// node-problem-detector is privileged and mounts the host's `/dev/kmsg` to read it: it is the host's, and stays as it is.
+    #[test]
+    fn what_is_mounted_in_dev_wins_and_is_not_changed() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: mounts need root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (dev, host) = (dir.path().join("dev"), dir.path().join("host"));
+        std::fs::create_dir(&dev).unwrap();
+        std::fs::create_dir(&host).unwrap();
+        if rustix::mount::mount("tmpfs", &host, "tmpfs", MountFlags::empty(), None).is_err() {
+            println!("skipped: this machine does not let mount");
+            return;
+        }
+        let (theirs, number) = (host.join("kmsg"), makedev(1, 11));
+        let mode = rustix::fs::Mode::from_raw_mode(0o640);
+        let kind = FileType::CharacterDevice;
+        rustix::fs::mknodat(rustix::fs::CWD, &theirs, kind, mode, number).unwrap();
+        let own = Root::open(&dev, davit_beneath::Links::Refused).unwrap();
+        let to = Permissions {
+            uid: Some(0),
+            gid: Some(0),
+            mode: Some(0o666),
+        };
+        let name = Path::new("kmsg");
+        std::fs::write(dev.join(name), "").unwrap();
+        let mut made = Vec::new();
+        for read_only in [false, true] {
+            mount_bind(&theirs, dev.join(name)).unwrap();
+            if read_only {
+                let flags = MountFlags::BIND | MountFlags::RDONLY;
+                mount_remount(dev.join(name), flags, "").unwrap();
+            }
+            // the same device, and another one of the name
+            made.push(device(&own, name, kind, number, &to, true));
+            made.push(device(&own, name, kind, makedev(1, 3), &to, true));
+            unmount(dev.join(name), UnmountFlags::DETACH).unwrap();
+        }
+        let left = std::fs::metadata(&theirs).unwrap();
+        unmount(&host, UnmountFlags::DETACH).unwrap();
+        assert_eq!(made, [Ok(()), Ok(()), Ok(()), Ok(())]);
+        assert_eq!(left.mode() & 0o7777, 0o640);
+        // What is no mount is the container's own.
+        device(&own, name, kind, makedev(1, 3), &to, true).unwrap();
+        device(&own, name, kind, makedev(1, 3), &to, true).unwrap();
+        let of_own = std::fs::metadata(dev.join(name)).unwrap();
+        assert_eq!(
+            (of_own.rdev(), of_own.mode() & 0o7777),
+            (makedev(1, 3), 0o666)
+        );
+    }
 }
