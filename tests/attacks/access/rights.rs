@@ -337,7 +337,7 @@ pub(super) fn a_node_stops_no_service(c: &Cluster, ca: &Ca, admin: &mut Connecti
         });
         admin.make(&pods, &pod);
     }
-    let mut say = |by: &mut Connection, pod: &str, address: &str| {
+    let say = |by: &mut Connection, pod: &str, address: &str| {
         let status = format!("{pods}/{pod}/status");
         let (code, answer) = by.send("PATCH", &status, MERGE, Some(&at(address)));
         assert_eq!(code, 200, "{address}: {answer}");
