@@ -19,6 +19,7 @@ pub mod meta;
 pub mod names;
 pub mod quantity;
 pub mod quota;
+pub mod references;
 pub mod runtime_config;
 pub mod schedule;
 pub mod selector;

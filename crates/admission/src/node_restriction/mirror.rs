@@ -46,70 +46,12 @@ pub(super) fn check(node: &str, pod: &Value) -> RestrictionResult {
             "node {node:?} must not set blockOwnerDeletion on an owner reference"
         ));
     }
-    let what = referred_kind(&pod["spec"]);
+    let what = davit_api::references::kind_that_a_pod_needs(&pod["spec"]);
     what.map_or(Ok(()), |what| {
         Err(format!(
             "node {node:?} can not create pods that reference {what}"
         ))
     })
-}
-
-/// What kind of object a pod's spec refers to, if any.
-fn referred_kind(spec: &Value) -> Option<&'static str> {
-    let account = spec["serviceAccountName"].as_str().unwrap_or_default();
-    if !account.is_empty() {
-        return Some("a service account");
-    }
-    let containers = ["initContainers", "containers", "ephemeralContainers"]
-        .into_iter()
-        .flat_map(|list| items(&spec[list]));
-    let from = |key: &str, list: &str, inner: &str| {
-        containers
-            .clone()
-            .flat_map(|container| items(&container[list]))
-            .any(|entry| match inner {
-                "" => entry.get(key).is_some(),
-                inner => entry[inner].get(key).is_some(),
-            })
-    };
-    let volumes = items(&spec["volumes"]);
-    let source = |key: &str| volumes.iter().any(|volume| volume.get(key).is_some());
-    let projected = |key: &str| {
-        volumes
-            .iter()
-            .flat_map(|volume| items(&volume["projected"]["sources"]))
-            .any(|source| source.get(key).is_some())
-    };
-    let named = volumes.iter().any(|volume| {
-        let sources = volume.as_object().into_iter().flatten();
-        sources.map(|(_, source)| source).any(|source| {
-            source.get("secretRef").is_some() || source.get("nodePublishSecretRef").is_some()
-        })
-    });
-    let secrets = from("secretKeyRef", "env", "valueFrom")
-        || from("secretRef", "envFrom", "")
-        || source("secret")
-        || source("azureFile")
-        || projected("secret")
-        || named
-        || !items(&spec["imagePullSecrets"]).is_empty();
-    let maps = from("configMapKeyRef", "env", "valueFrom")
-        || from("configMapRef", "envFrom", "")
-        || source("configMap")
-        || projected("configMap");
-    let found = [
-        (secrets, "secrets"),
-        (maps, "configmaps"),
-        (projected("clusterTrustBundle"), "clustertrustbundles"),
-        (projected("serviceAccountToken"), "a service account"),
-        (projected("podCertificate"), "podcertificates"),
-        (source("persistentVolumeClaim"), "persistentvolumeclaims"),
-        (source("ephemeral"), "persistentvolumeclaims"),
-        (source("csi"), "csidrivers"),
-        (!items(&spec["resourceClaims"]).is_empty(), "resourceclaims"),
-    ];
-    let found = found.iter().find(|(refers, _)| *refers);
-    found.map(|(_, what)| *what)
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
 //! Static pods: manifests in a directory, run without the API server and mirrored into it.
 
 use crate::context::Context;
+use davit_api::names::{check_dns1123_label, check_dns1123_subdomain};
+use davit_api::references;
 use davit_client::Informer;
 use davit_pods::pod::{CONFIG_HASH, CONFIG_MIRROR, CONFIG_SOURCE, PodExt};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,6 +41,14 @@ enum Error {
     Parse(String),
     #[error("the pod has no name")]
     Unnamed,
+    #[error("{field}: {name:?}: {why}")]
+    Name {
+        field: &'static str,
+        name: String,
+        why: String,
+    },
+    #[error("static pods may not reference {0}")]
+    Needs(&'static str),
 }
 
 impl StaticPods {
@@ -212,16 +222,55 @@ fn read_pod(path: &Path, node: &str) -> Result<(String, Arc<Pod>), Error> {
         other => Error::Io(other.into()),
     })?;
     let text = String::from_utf8(bytes).map_err(|e| Error::Parse(e.to_string()))?;
-    let pod = parse(&text).map_err(Error::Parse)?;
+    let pod = parse(&text)?;
     complete(pod, path, &text, node)
 }
 
-fn parse(text: &str) -> Result<Pod, String> {
-    let value: serde_json::Value = serde_saphyr::from_str(text).map_err(|e| e.to_string())?;
+fn parse(text: &str) -> Result<Pod, Error> {
+    let value: Value = serde_saphyr::from_str(text).map_err(|e| Error::Parse(e.to_string()))?;
     if value.get("kind").and_then(|k| k.as_str()) != Some("Pod") {
-        return Err("kind is not Pod".to_owned());
+        return Err(Error::Parse("kind is not Pod".to_owned()));
     }
-    serde_json::from_value(value).map_err(|e| e.to_string())
+    if let Some(kind) = references::kind_that_a_pod_needs(&value["spec"]) {
+        return Err(Error::Needs(kind));
+    }
+    let pod: Pod = serde_json::from_value(value).map_err(|e| Error::Parse(e.to_string()))?;
+    check_names(&pod)?;
+    Ok(pod)
+}
+
+/// Files and directories of the node are called by these names, which no API server has judged.
+fn check_names(pod: &Pod) -> Result<(), Error> {
+    type Check = fn(&str) -> Vec<String>;
+    let (label, subdomain): (Check, Check) = (check_dns1123_label, check_dns1123_subdomain);
+    let meta = &pod.metadata;
+    let spec = pod.spec.iter();
+    let containers = spec.clone().flat_map(|spec| {
+        let init = spec.init_containers.iter().flatten();
+        init.chain(&spec.containers).map(|c| c.name.as_str())
+    });
+    let volumes = spec.flat_map(|spec| spec.volumes.iter().flatten().map(|v| v.name.as_str()));
+    let name = meta.name.as_deref().filter(|n| !n.is_empty());
+    let name = name.ok_or(Error::Unnamed)?;
+    let named = [("metadata.name", name, subdomain)].into_iter();
+    named
+        .chain(
+            meta.namespace
+                .iter()
+                .map(|n| ("metadata.namespace", n.as_str(), label)),
+        )
+        .chain(containers.map(|n| ("spec.containers.name", n, label)))
+        .chain(volumes.map(|n| ("spec.volumes.name", n, label)))
+        .try_for_each(
+            |(field, name, check)| match check(name).into_iter().next() {
+                Some(why) => Err(Error::Name {
+                    field,
+                    name: name.to_owned(),
+                    why,
+                }),
+                None => Ok(()),
+            },
+        )
 }
 
 /// Gives a manifest what the API server would: identity, node, defaults that matter here.
@@ -286,5 +335,40 @@ mod tests {
             ("web-node1", "default", hash.as_str())
         );
         assert!(pod.is_static());
+    }
+
+    #[test]
+    fn a_manifest_names_no_place_outside_and_needs_no_api_server() {
+        let of = |name: &str, namespace: &str, container: &str, volume: serde_json::Value| {
+            let pod = json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": { "name": name, "namespace": namespace },
+                "spec": { "containers": [{ "name": container, "image": "i" }], "volumes": [volume] },
+            });
+            parse(&pod.to_string())
+                .map(|_| ())
+                .map_err(|e| e.to_string())
+        };
+        let empty = json!({ "name": "v", "emptyDir": {} });
+        assert_eq!(of("a", "b", "c", empty.clone()), Ok(()));
+        for (name, namespace, container, volume) in [
+            ("../x", "b", "c", "v"),
+            ("a", "../../etc", "c", "v"),
+            ("a", "b", "..", "v"),
+            ("a", "b", "c", "../v"),
+        ] {
+            let volume = json!({ "name": volume, "emptyDir": {} });
+            let refused = of(name, namespace, container, volume);
+            assert!(
+                refused.is_err_and(|e| e.contains("must consist of")),
+                "{name} {namespace} {container}"
+            );
+        }
+        let secret = json!({ "name": "v", "secret": { "secretName": "s" } });
+        let refused = of("a", "b", "c", secret);
+        assert_eq!(
+            refused,
+            Err("static pods may not reference secrets".to_owned())
+        );
     }
 }
