@@ -174,7 +174,8 @@ impl Cluster {
                 header.cluster_id
             ));
         }
-        let revision = header.revision.cast_unsigned();
+        let revision = u64::try_from(header.revision);
+        let revision = revision.map_err(|_| format!("etcd says revision {}", header.revision))?;
         if revision < floor {
             self.stale.fetch_add(1, Ordering::Relaxed);
             return Err(format!("etcd went back from {floor} to {revision}"));
@@ -296,4 +297,27 @@ fn is_transport(status: &Status) -> bool {
             status.code(),
             Code::Unknown | Code::Internal | Code::Cancelled
         )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a large number it would make every later answer one from the past.
+    #[test]
+    fn a_revision_below_zero_is_none() {
+        let cluster = Cluster::new(Vec::new());
+        let note = |revision| {
+            let header = ResponseHeader {
+                cluster_id: 1,
+                revision,
+                ..ResponseHeader::default()
+            };
+            cluster.note(Some(&header), 0)
+        };
+        assert_eq!(note(5), Ok(5));
+        assert!(note(-1).is_err());
+        assert_eq!(note(6), Ok(6));
+        assert_eq!(cluster.seen(), 6);
+    }
 }

@@ -57,13 +57,13 @@ impl Layout {
         (first, end_of(self.key(prefix).as_ref()))
     }
 
-    /// A pair as the store's; `None` if its key is no text or not of the store.
+    /// A pair as the store's; `None` if its key is no text or not of the store, or a revision of it is none.
     pub(crate) fn pair(&self, pair: mvccpb::KeyValue) -> Option<KeyValue> {
         Some(KeyValue {
             key: self.own_key(&pair.key)?,
             value: pair.value,
-            mod_revision: pair.mod_revision.cast_unsigned(),
-            create_revision: pair.create_revision.cast_unsigned(),
+            mod_revision: u64::try_from(pair.mod_revision).ok()?,
+            create_revision: u64::try_from(pair.create_revision).ok()?,
         })
     }
 

@@ -143,7 +143,7 @@ pub(crate) async fn oldest(parts: &EtcdParts) -> Option<u64> {
         let mut stream = opened(member.watch(), outgoing).await.ok()?;
         while let Some(answer) = stream.message().await.ok()? {
             if answer.compact_revision != 0 {
-                return Some(answer.compact_revision.cast_unsigned());
+                return u64::try_from(answer.compact_revision).ok();
             }
         }
         None
@@ -237,7 +237,8 @@ impl Reader {
     fn take(&mut self, answer: WatchResponse) -> std::result::Result<(), End> {
         if answer.canceled {
             if answer.compact_revision != 0 {
-                let oldest = answer.compact_revision.cast_unsigned();
+                let oldest = u64::try_from(answer.compact_revision)
+                    .map_err(|_| End::Broken("a revision below zero".to_owned()))?;
                 self.parts.forget_before(oldest);
                 return Err(End::Over(Error::Compacted {
                     requested: self.last,
@@ -306,7 +307,7 @@ impl Reader {
         let layout = &self.parts.layout;
         let pair = event.kv?;
         Some(Change {
-            revision: pair.mod_revision.cast_unsigned(),
+            revision: u64::try_from(pair.mod_revision).ok()?,
             key: layout.own_key(&pair.key)?,
             previous: event.prev_kv.and_then(|pair| layout.pair(pair)),
             current: if is_delete { None } else { layout.pair(pair) },
