@@ -93,7 +93,17 @@ impl Runtime for FakeRuntime {
         })
     }
     async fn status(&self) -> Result<cri::StatusResponse> {
-        Ok(cri::StatusResponse::default())
+        let ready = |kind: &str| cri::RuntimeCondition {
+            r#type: kind.to_owned(),
+            status: true,
+            ..Default::default()
+        };
+        Ok(cri::StatusResponse {
+            status: Some(cri::RuntimeStatus {
+                conditions: vec![ready("RuntimeReady"), ready("NetworkReady")],
+            }),
+            ..Default::default()
+        })
     }
     async fn run_pod_sandbox(&self, config: cri::PodSandboxConfig, _: &str) -> Result<String> {
         let mut state = self.state.lock();
