@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_manifest_names_no_place_outside_and_needs_no_api_server() {
-        let of = |name: &str, namespace: &str, container: &str, volume: serde_json::Value| {
+        let of = |name: &str, namespace: &str, container: &str, volume: Value| {
             let pod = json!({
                 "apiVersion": "v1", "kind": "Pod",
                 "metadata": { "name": name, "namespace": namespace },
