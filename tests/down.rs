@@ -84,6 +84,14 @@ fn down(dir: &Path, more: &[&str]) -> String {
     said
 }
 
+/// How many ranges of pods are held for the cluster with this data directory.
+fn ranges_of(data: &str) -> usize {
+    let claims = std::fs::read_dir("/run/davit/pod-ranges/clusters");
+    let owners = claims.into_iter().flatten().flatten();
+    let owners = owners.filter_map(|claim| std::fs::read_to_string(claim.path()).ok());
+    owners.filter(|owner| owner == data).count()
+}
+
 #[test]
 fn containers_stay_until_they_are_ended() {
     let (Some(()), Some(kubectl)) = (root(), any_kubectl()) else {
@@ -111,8 +119,9 @@ fn containers_stay_until_they_are_ended() {
     );
 
     // what stays is said
-    assert!(cluster.interrupt().success());
     let data = dir.join("data").display().to_string();
+    let ranges = ranges_of(&data);
+    assert!(cluster.interrupt().success());
     let left = format!(
         "left running: 1 container (the next start finds them again; `davit down --data-dir {data}` ends them)"
     );
@@ -123,6 +132,8 @@ fn containers_stay_until_they_are_ended() {
     assert_eq!(down(&dir, &[]), "ended 1 container\n");
     assert_eq!(mounts_below(&dir), Vec::<String>::new());
     assert_eq!(down(&dir, &[]), "ended 0 containers\n");
+    // the next start wants the range of pods that is written down: nobody else gets it meanwhile
+    assert_eq!(ranges_of(&data), ranges);
     cluster.start_again();
     running(|| cluster.kubectl(&kubectl));
 
@@ -134,6 +145,7 @@ fn containers_stay_until_they_are_ended() {
     );
     assert!(cluster.ended().success());
     assert!(!dir.join("data").exists());
+    assert_eq!(ranges_of(&data), 0);
     assert_eq!(mounts_below(&dir), Vec::<String>::new());
     let logs: Vec<_> = std::fs::read_dir(dir.join("root/var/log/pods"))
         .unwrap()

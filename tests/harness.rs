@@ -270,7 +270,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Containers outlive davit; those of a test that has failed must not, nor what was mounted for its pods.
+/// Containers outlive davit; those of a test that has failed must not, nor what was mounted for its pods, nor the directory.
 pub fn end_containers(dir: &Path) {
     let containers = std::fs::read_dir(dir.join("data/runtime/containers"));
     for container in containers.into_iter().flatten().flatten() {
@@ -289,6 +289,11 @@ pub fn end_containers(dir: &Path) {
     let own: Vec<&str> = places.filter(|p| Path::new(p).starts_with(dir)).collect();
     for place in own.iter().rev() {
         let _gone = nix::mount::umount2(*place, nix::mount::MntFlags::MNT_DETACH);
+    }
+    // Monitors may still write what they have seen. A directory that stays keeps the addresses that its node has claimed.
+    let until = Instant::now() + Duration::from_secs(5);
+    while std::fs::remove_dir_all(dir).is_err() && dir.exists() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

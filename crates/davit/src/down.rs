@@ -231,6 +231,7 @@ impl StoppedCluster {
                 let _kept = std::fs::remove_dir(dir);
             }
         }
+        davit_network::release_range(&self.data_dir).context("the range of pods")?;
         // It may be somebody's home: what is not davit's stays, and the directory with it.
         let (mut made, others) = paths::made_in(&self.data_dir)?;
         // What says so goes last: somebody may have to try again.

@@ -117,7 +117,7 @@ fn remove_table(table: &Table) -> io::Result<()> {
 }
 
 /// Takes away whatever the cluster or node with this data directory has in the kernel: table, links, addresses, routes, and
-/// the claim on its ranges. Blocks.
+/// the claim on the node's ranges. That on the cluster's stays: it is written down, and wanted again by the next start. Blocks.
 ///
 /// # Errors
 /// What the kernel says.
@@ -132,6 +132,14 @@ pub fn remove(data_dir: &Path) -> Result<(), Error> {
     announce::withdraw(data_dir).map_err(failed("removing addresses of load balancers"))?;
     // Last, so that what could not be removed is found again.
     Claims::of_nodes().release(data_dir)?;
+    Ok(())
+}
+
+/// Gives back the range of the cluster with this data directory, which is no more. Blocks.
+///
+/// # Errors
+/// When the claims cannot be read or removed.
+pub fn release_range(data_dir: &Path) -> Result<(), Error> {
     Claims::of_clusters().release(data_dir)?;
     Ok(())
 }
@@ -143,6 +151,7 @@ fn sweep(data_dir: &Path, present: Option<&HeldTable>) -> Result<(), Error> {
     for claims in [Claims::of_nodes(), Claims::of_clusters()] {
         for gone in claims.abandoned(data_dir)? {
             remove(&gone)?;
+            release_range(&gone)?;
         }
     }
     match present {
