@@ -1,7 +1,5 @@
 //! An aggregated API server on the official Go library behind davit, used by unmodified kubectl.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use crate::harness;
 use harness::{
     Cluster, eventually, kubectl, kubectl_binary, kubectl_stdin, output, part, tests_dir,

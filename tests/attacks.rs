@@ -1,8 +1,6 @@
 //! Attacks against the real binary, each by the way in that it once was or might have been: from a pod, a node, a role in
 //! one namespace, a local account, a stranger on the network. docs/security.md says which boundary each of them tests.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod access;
 mod containers;
 mod joining;

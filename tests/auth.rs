@@ -1,7 +1,5 @@
 //! Who is let in and who may do what, with an unmodified kubectl.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use crate::harness;
 use harness::{Cluster, any_kubectl, eventually, kubectl, kubectl_stdin, output};
 use std::path::Path;

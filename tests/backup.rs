@@ -1,7 +1,5 @@
 //! A cluster's objects in a file, and a cluster made of it: in another directory, and in etcd and back.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod damage;
 
 use crate::etcd::server::Server;

@@ -2,8 +2,6 @@
 //!
 //! Each test has a network namespace of its own, so that bridges, addresses and rules of the packet filter are its own.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use crate::harness;
 use harness::{Cluster, eventually, kubectl_binary, output, part, program, root, run};
 use nix::sched::{CloneFlags, unshare};

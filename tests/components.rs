@@ -1,7 +1,5 @@
 //! The components as separate processes that know each other only through the API server's kubeconfig.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod join;
 
 use crate::harness;

@@ -1,7 +1,5 @@
 //! The console at /console: its files, and the page in a real browser with a real cluster behind it.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use crate::harness;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,8 +1,6 @@
 //! Controllers that clients take for granted, through kubectl, on a control plane without a node: the test plays the
 //! kubelet and says that pods are ready (items 85, 118, 196 to 199).
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod jobs;
 mod services;
 mod volumes;

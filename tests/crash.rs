@@ -1,8 +1,6 @@
 //! kill -9 of davit at random moments, during pod churn with devices: no container that ran is killed or changes devices,
 //! no acknowledged object is lost, no device has two owners.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use crate::{harness, node_harness};
 use harness::root;
 use k8s_openapi::api::core::v1::ConfigMap;

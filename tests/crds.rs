@@ -1,7 +1,5 @@
 //! Custom kinds through the oldest and the newest kubectl that are promised.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod sampledb;
 
 use crate::harness;

@@ -1,7 +1,5 @@
 //! Devices from the plugin to the container, on a node that runs real containers.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use crate::{harness, node_harness};
 use harness::{DAVIT, output, root};
 use node_harness::{NodeCluster, RESOURCE, owners, pod, within};

@@ -4,8 +4,6 @@
 //! run is case 0 of one that begins with its seed. `DAVIT_DIFFERENTIAL_REPORT` names a file for all differences,
 //! `DAVIT_DIFFERENTIAL_KINDS` the kinds that are asked about (`pods,deployments`).
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod answers;
 mod cases;
 mod dice;

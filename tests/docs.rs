@@ -3,7 +3,6 @@
 //! A block of commands is preceded by a comment that readers do not see: `<!-- run -->`, `<!-- run: SED -->` (after a change by
 //! sed, for names that readers choose), or `<!-- not run: WHY -->`. In `console` blocks commands follow `$` or `#`, in others all is
 //! one. Each page has a directory of its own, and the administrator's kubeconfig of one cluster with simulated nodes.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod prometheus;
 mod series;

@@ -1,7 +1,5 @@
 //! Ending: what stays, `davit down`, clusters that leave nothing, and those that end with who started them.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use crate::harness;
 use harness::{Cluster, DAVIT, any_kubectl, kubectl_stdin, output, root};
 use std::io::{BufRead, BufReader};

@@ -1,7 +1,5 @@
 //! Dynamic resource allocation with a real driver: one in Go, built on the official helper, against the real binary.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use crate::{harness, node_harness, peers::parts};
 use davit_proto::podresources::v1::{ListPodResourcesRequest, PodResources};
 use davit_sdk::deviceplugin::{Allocation, Device, DevicePlugin, PluginServer, Refusal, Route};

@@ -1,8 +1,6 @@
 //! Classic dynamic resource allocation (`resource.k8s.io/v1alpha1`): the test driver as processes of its own against the
 //! real binary, looked at through kubectl. The numbers are those of the DRA checklist.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 #[path = "peers/classic.rs"]
 mod peer;
 

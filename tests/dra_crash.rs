@@ -1,8 +1,6 @@
 //! kill -9 of davit, of a driver, and of both, at every moment of a claim's life: nothing is allocated twice, nothing is
 //! left behind, and each pod runs or says what it waits for.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use crate::{gpu_harness, harness, node_harness};
 use davit_proto::podresources::v1::ListPodResourcesRequest;
 use gpu_harness::{Gpus, Site, class};

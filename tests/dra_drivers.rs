@@ -1,8 +1,6 @@
 //! A driver written with the SDK, and claims of every kind through kubectl, while the driver is updated, killed and
 //! started again all the time.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use crate::{gpu_harness, harness};
 use gpu_harness::{DRIVER, Gpus, Site, apply, claim, class, class_of, devices, pod, running};
 use harness::{Cluster, any_kubectl, eventually, kubectl, output, root, temp_dir};

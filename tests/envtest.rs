@@ -1,7 +1,5 @@
 //! envtest of controller-runtime, unchanged, on what `davit test-assets` makes; and the flags that it gives.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use crate::{harness, peers::parts};
 use harness::{Cluster, run};
 use std::path::{Path, PathBuf};

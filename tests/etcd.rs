@@ -1,7 +1,5 @@
 //! A cluster whose objects are in a real etcd.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 pub(crate) mod kube_apiserver;
 #[path = "../crates/etcd/tests/server/mod.rs"]
 pub(crate) mod server;

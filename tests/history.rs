@@ -4,8 +4,6 @@
 //! `DAVIT_HISTORY_SECONDS` says how long a run lasts, `DAVIT_HISTORY_RUNS` how many there are, `DAVIT_HISTORY_SEED` with
 //! which chances the first one works, `DAVIT_HISTORY_FAULT_SECONDS` how long a fault lasts at most; a history that cannot be is kept in a file that the failure names.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod clients;
 mod faults;
 

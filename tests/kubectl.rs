@@ -1,7 +1,5 @@
 //! The oldest and the newest kubectl that are promised, unmodified, against a control plane without a node.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use crate::harness;
 use harness::{Cluster, eventually, kubectl, kubectl_binary, kubectl_stdin, output};
 use std::io::{BufRead, BufReader};

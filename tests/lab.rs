@@ -1,7 +1,5 @@
 //! The laboratory with real parts: simulated nodes and devices in a whole cluster, checks of real plugins and monitors.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod glance;
 mod new;
 

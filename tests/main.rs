@@ -1,5 +1,7 @@
 //! Tests of whole clusters: each module starts the real binary, with real parts. A part that the machine lacks is a printed skip.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod aggregation;
 mod attacks;
 mod auth;

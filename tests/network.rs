@@ -2,8 +2,6 @@
 //!
 //! Each test has a network namespace of its own, so that links, addresses and rules are its own.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod alone;
 mod dual;
 mod exposed;

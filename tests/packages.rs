@@ -3,8 +3,6 @@
 //! The programs are built from their public modules (folders below `packages/`), their definitions and charts are read
 //! from the same modules at test time.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod cert_manager;
 mod helm;
 mod metrics_server;

@@ -1,8 +1,6 @@
 //! Programs of others against the real binary: built on client-go, controller-runtime, the official Python client,
 //! kube-rs, and the official gRPC modules of the node agent. Their sources are below `tests/peers`.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 #[path = "peers/kube-rs/controller.rs"]
 mod kube_rs;
 mod node;

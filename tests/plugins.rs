@@ -1,7 +1,5 @@
 //! Device plugins that misbehave harm only the pods that use them, and the waiting pod says why.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use crate::{harness, node_harness};
 use davit_sdk::deviceplugin::{Allocation, Device, DevicePlugin, PluginServer, Refusal, Route};
 use davit_sdk::{async_trait, watch};

@@ -1,7 +1,5 @@
 //! Pods with real containers on a node, driven by the oldest and the newest kubectl that are promised.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod cgroups;
 mod copies;
 mod credentials;

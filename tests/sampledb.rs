@@ -3,8 +3,6 @@
 //! Images are made of the packages of this machine. Rows are written through the databases' Services and are there again
 //! after each of: pod, operator and davit killed, upgrade, restore, deletion.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod killed;
 mod story;
 

@@ -1,8 +1,6 @@
 //! A cluster whose scheduler has a configuration: two profiles, and an extender that has a say in both. One whose pods are
 //! scheduled in groups.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use crate::harness;
 use harness::{Cluster, DAVIT, any_kubectl, eventually, kubectl_stdin, output, run, temp_dir};
 use serde_json::{Value, json};

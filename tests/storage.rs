@@ -1,8 +1,6 @@
 //! Claims and volumes with real containers: the class that a cluster begins with, volumes of administrators and of CSI
 //! drivers.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod block;
 mod csi;
 mod faults;

@@ -1,7 +1,5 @@
 //! The crate, the Go modules and the JavaScript package for tests of others, against the binary.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod go;
 mod javascript;
 

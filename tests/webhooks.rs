@@ -1,8 +1,6 @@
 //! Webhooks of a whole cluster as an unmodified kubectl and the audit log show them: what they may change and refuse,
 //! and that one that is down, slow, lying or recursive harms only those who asked for it.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 #[path = "../crates/apiserver/tests/api/hook.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod hook;
