@@ -82,6 +82,15 @@ fn down(dir: &Path, more: &[&str]) -> String {
     said
 }
 
+fn start_pod_of(cluster: &Cluster, kubectl: &Path) {
+    start_pod(
+        || cluster.kubectl(kubectl),
+        || {
+            kubectl_stdin(cluster, kubectl, &["apply", "-f", "-"], POD);
+        },
+    );
+}
+
 /// How many ranges of pods are held for the cluster with this data directory.
 fn ranges_of(data: &str) -> usize {
     let claims = std::fs::read_dir("/run/davit/pod-ranges/clusters");
@@ -96,12 +105,7 @@ fn containers_stay_until_they_are_ended() {
         return;
     };
     let mut cluster = Cluster::up(&["--node-name", "node-1", "--allow-host-image"]);
-    start_pod(
-        || cluster.kubectl(&kubectl),
-        || {
-            kubectl_stdin(&cluster, &kubectl, &["apply", "-f", "-"], POD);
-        },
-    );
+    start_pod_of(&cluster, &kubectl);
     // a second one on the same directory is told who is there
     let dir = cluster.dir.path().to_owned();
     let mut second = Command::new(DAVIT);
@@ -169,12 +173,7 @@ fn shared_mounts_are_ended_too() {
     };
     among_shared_mounts();
     let mut cluster = Cluster::up(&["--node-name", "node-1", "--allow-host-image"]);
-    start_pod(
-        || cluster.kubectl(&kubectl),
-        || {
-            kubectl_stdin(&cluster, &kubectl, &["apply", "-f", "-"], POD);
-        },
-    );
+    start_pod_of(&cluster, &kubectl);
     let dir = cluster.dir.path().to_owned();
     // each once: nothing is bound to itself to be shared that is so already
     let mounted = mounts_below(&dir);
@@ -202,12 +201,7 @@ fn what_is_mounted_twice_is_ended() {
         let (none, flags) = (None::<&str>, nix::mount::MsFlags::MS_BIND);
         nix::mount::mount(Some(&pods), &pods, none, flags, none).unwrap();
     });
-    start_pod(
-        || cluster.kubectl(&kubectl),
-        || {
-            kubectl_stdin(&cluster, &kubectl, &["apply", "-f", "-"], POD);
-        },
-    );
+    start_pod_of(&cluster, &kubectl);
     let dir = cluster.dir.path().to_owned();
     let said = down(&dir, &["--purge"]);
     assert!(said.contains("ended 1 container\n"), "{said}");

@@ -284,7 +284,8 @@ pub fn end_containers(dir: &Path) {
             let _gone = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
         }
     }
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    // Those of this thread: a test may have mounts of its own.
+    let mounts = std::fs::read_to_string("/proc/thread-self/mounts").unwrap_or_default();
     let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
     let own: Vec<&str> = places.filter(|p| Path::new(p).starts_with(dir)).collect();
     for place in own.iter().rev() {
