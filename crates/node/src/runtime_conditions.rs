@@ -3,22 +3,19 @@
 use davit_oci::runtime::Runtime;
 use davit_proto::cri::v1 as cri;
 
-const NETWORK_READY: &str = "NetworkReady";
+const NETWORK: (&str, &str) = ("NetworkReady", "container runtime network not ready");
 
 /// What a runtime has to say of itself, and how it reads when it does not or says no. The order is the kubelet's.
-const REQUIRED: [(&str, &str); 2] = [
-    ("RuntimeReady", "container runtime not ready"),
-    (NETWORK_READY, "container runtime network not ready"),
-];
+const REQUIRED: [(&str, &str); 2] = [("RuntimeReady", "container runtime not ready"), NETWORK];
 
 /// What is wrong with the runtime, for the node's `Ready` condition. Conditions of a runtime's own (containerd warns in one of
 /// what it will no longer do) say nothing about that.
 pub(crate) fn problems(status: &cri::StatusResponse) -> Vec<String> {
-    let of = |(kind, what): &(&str, &str)| problem(status, kind, what);
-    REQUIRED.iter().filter_map(of).collect()
+    let required = REQUIRED.into_iter();
+    required.filter_map(|one| problem(status, one)).collect()
 }
 
-fn problem(status: &cri::StatusResponse, kind: &str, what: &str) -> Option<String> {
+fn problem(status: &cri::StatusResponse, (kind, what): (&str, &str)) -> Option<String> {
     let mut conditions = status.status.iter().flat_map(|s| &s.conditions);
     match conditions.find(|c| c.r#type == kind) {
         Some(condition) if condition.status => None,
@@ -33,8 +30,7 @@ fn problem(status: &cri::StatusResponse, kind: &str, what: &str) -> Option<Strin
 /// Why pods cannot be connected now; `None` when they can, or the runtime does not answer (it will say itself why).
 pub(crate) async fn network_problem(runtime: &dyn Runtime) -> Option<String> {
     let status = runtime.status().await.ok()?;
-    let (kind, what) = REQUIRED[1];
-    problem(&status, kind, what)
+    problem(&status, NETWORK)
 }
 
 /// The message of a condition that has several causes, as Go joins errors.
