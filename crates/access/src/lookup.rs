@@ -11,7 +11,7 @@ use serde_json::Value;
 /// The stored objects, as plugins and authenticators see them.
 #[async_trait]
 pub trait Lookup: Send + Sync {
-    /// A stored object in the storage version, if it exists.
+    /// A stored object in the storage version as it is now, if it exists.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -21,7 +21,7 @@ pub trait Lookup: Send + Sync {
         plural: &str,
         namespace: &str,
         name: &str,
-    ) -> Result<Option<Value>, Status>;
+    ) -> Result<Option<Arc<Value>>, Status>;
 
     /// All stored objects of a resource, or of one namespace, in the storage version.
     ///

@@ -13,6 +13,8 @@ mod own_node;
 mod tokens;
 mod volumes;
 
+use std::sync::Arc;
+
 use davit_access::authz::node_of;
 use davit_api::status::{Qualified, Status};
 use davit_registry::object;
@@ -212,7 +214,7 @@ async fn eviction(
     Err(forbidden(attributes, object, why))
 }
 
-async fn pod_of(attributes: &Attributes<'_>, name: &str) -> Result<Value, Status> {
+async fn pod_of(attributes: &Attributes<'_>, name: &str) -> Result<Arc<Value>, Status> {
     let found = attributes
         .server
         .object("", "pods", attributes.namespace, name)

@@ -1,6 +1,8 @@
 //! Plugins about nodes: TaintNodesByCondition, PodTopologyLabels, NodeDeclaredFeatureValidator and
 //! PodResizeValidator.
 
+use std::sync::Arc;
+
 use davit_api::amounts::{of_map, of_pod};
 use davit_api::declared_features::{missing, needed_for_update};
 use davit_api::quantity::Quantity;
@@ -128,7 +130,11 @@ fn changed_on<'a>(pod: &'a Value, old: &Value) -> Option<&'a str> {
     (!name.is_empty() && pod["spec"] != old["spec"]).then_some(name)
 }
 
-async fn node_of(attributes: &Attributes<'_>, pod: &Value, name: &str) -> Result<Value, Status> {
+async fn node_of(
+    attributes: &Attributes<'_>,
+    pod: &Value,
+    name: &str,
+) -> Result<Arc<Value>, Status> {
     let node = attributes.server.object("", "nodes", "", name).await?;
     node.ok_or_else(|| forbidden(attributes, Some(pod), format!("node {name:?} not found")))
 }

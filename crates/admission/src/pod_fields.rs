@@ -1,6 +1,8 @@
 //! Plugins that fill in or forbid single fields of pods: AlwaysPullImages,
 //! ExtendedResourceToleration, RuntimeClass.
 
+use std::sync::Arc;
+
 use davit_api::field::{FieldError, Path};
 use davit_api::status::Status;
 use serde_json::{Value, json};
@@ -135,7 +137,7 @@ pub(super) fn is_extended(name: &str) -> bool {
 /// What a runtime costs and where it runs is taken over from its class.
 pub(super) struct RuntimeClass;
 
-async fn class_of(attributes: &Attributes<'_>, pod: &Value) -> Result<Option<Value>, Status> {
+async fn class_of(attributes: &Attributes<'_>, pod: &Value) -> Result<Option<Arc<Value>>, Status> {
     let name = pod
         .pointer("/spec/runtimeClassName")
         .and_then(Value::as_str);

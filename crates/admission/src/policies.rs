@@ -125,7 +125,7 @@ async fn inputs<'a>(
         &review["request"],
         &new,
         &old,
-        namespace.as_ref(),
+        namespace.as_deref(),
     ))
 }
 

@@ -1,5 +1,7 @@
 //! Priority class names become numbers; only one class is the default.
 
+use std::sync::Arc;
+
 use davit_api::status::Status;
 use serde_json::{Value, json};
 
@@ -67,7 +69,7 @@ async fn set_priority(attributes: &Attributes<'_>, pod: &mut Value) -> Result<()
         .and_then(Value::as_str)
         .unwrap_or_default();
     let class = if asked.is_empty() {
-        default_class(attributes).await?
+        default_class(attributes).await?.map(Arc::new)
     } else {
         let class = attributes.server.object(GROUP, PLURAL, "", asked).await?;
         let Some(class) = class else {

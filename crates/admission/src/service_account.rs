@@ -1,5 +1,6 @@
 //! Pods run as a service account that exists, and get its token as a projected volume.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use davit_api::status::Status;
@@ -94,7 +95,7 @@ impl Validating for ServiceAccount {
             return Ok(());
         };
         let account = account(attributes, name).await?;
-        let Some(account) = account.filter(mountable_secrets::is_enforced) else {
+        let Some(account) = account.filter(|held| mountable_secrets::is_enforced(held)) else {
             return Ok(());
         };
         let judged = if ephemeral {
@@ -137,7 +138,7 @@ fn mirror_pod(attributes: &Attributes<'_>, pod: &Value) -> Result<(), Status> {
     Ok(())
 }
 
-async fn account(attributes: &Attributes<'_>, name: &str) -> Result<Option<Value>, Status> {
+async fn account(attributes: &Attributes<'_>, name: &str) -> Result<Option<Arc<Value>>, Status> {
     let attempts = if name == DEFAULT { DEFAULT_ATTEMPTS } else { 1 };
     for attempt in 0..attempts {
         if attempt > 0 {

@@ -236,8 +236,8 @@ impl TypeTable {
             self.flatten(TypeId(id as u32), &mut flat);
             let mut by_name: Vec<u16> = (0..flat.len() as u16).collect();
             by_name.sort_by(|a, b| {
-                let name = |i: &u16| &self.flat_field(&flat[usize::from(*i)]).name;
-                name(a).cmp(name(b))
+                let name = |i: &u16| self.flat_field(&flat[usize::from(*i)]).name.as_str();
+                by_length(name(a), name(b))
             });
             indices.push((flat, by_name));
         }
@@ -369,7 +369,7 @@ impl TypeTable {
         let name_at = |at: &u16| self.flat_field(&def.flat[usize::from(*at)]).name.as_str();
         let found = def
             .flat_by_name
-            .binary_search_by(|at| name_at(at).cmp(name));
+            .binary_search_by(|at| by_length(name_at(at), name));
         found.ok().map(|found| def.flat_by_name[found])
     }
 
@@ -417,6 +417,11 @@ struct FlatRef {
     field: u16,
 }
 
+/// An order of names in which most are told apart without looking at their letters.
+fn by_length(one: &str, other: &str) -> std::cmp::Ordering {
+    one.len().cmp(&other.len()).then_with(|| one.cmp(other))
+}
+
 /// One type.
 #[derive(Debug)]
 pub struct TypeDef {
@@ -425,6 +430,7 @@ pub struct TypeDef {
     /// What it consists of.
     pub body: TypeBody,
     flat: Box<[FlatRef]>,
+    /// In the order of [`by_length`].
     flat_by_name: Box<[u16]>,
     flat_absent: Box<[u16]>,
 }

@@ -383,14 +383,13 @@ impl ApiServer {
         plural: &str,
         namespace: &str,
         name: &str,
-    ) -> Result<Option<Value>, Status> {
+    ) -> Result<Option<Arc<Value>>, Status> {
         let snapshot = self.registry.snapshot();
         let Some(resource) = snapshot.by_group_resource(group, plural) else {
             return Ok(None);
         };
-        let found = resource.storage.get(namespace, name).await;
-        let found = found.map_err(|error| errors::storage(error, resource, name))?;
-        Ok(found.map(|stored| stored.value))
+        let found = resource.storage.lookup(namespace, name).await;
+        found.map_err(|error| errors::storage(error, resource, name))
     }
 
     /// The feature gates.

@@ -4,6 +4,7 @@
 //! `/registry/{group or core}/{plural}/[{namespace}/]{name}`. The revision of the store is the
 //! object's resourceVersion. In etcd `davit_kubestore` makes kube-apiserver's keys and bytes of it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,12 +17,17 @@ use davit_api::status::Status;
 use davit_store::{Error as StoreError, KeyValue, ListOptions, Listing, Store, Write};
 use davit_strategy::Strategy;
 use davit_watchcache::{Cache, Decode, Followed, remove_resource_version};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::codec::Shape;
 use crate::custom::View;
 use crate::object::ordered;
 use crate::selection;
+
+/// How many objects of a resource are kept as they were parsed for lookups. The few that each request asks for (its namespace, its
+/// service account) are among them.
+const PARSED: usize = 64;
 
 /// How long an event stays after it was written, as `--event-ttl` of kube-apiserver has it.
 pub const EVENT_TTL: Duration = Duration::from_secs(3600);
@@ -78,6 +84,8 @@ pub struct Storage {
     /// For custom kinds: what stands between stored objects and this version.
     view: Option<Arc<View>>,
     last_written: AtomicU64,
+    /// Objects that were looked up, by key, with the revision of which they are.
+    parsed: Mutex<HashMap<String, (u64, Arc<Value>)>>,
 }
 
 fn built_in_prefix(row: &ResourceRow) -> String {
@@ -139,6 +147,7 @@ impl Storage {
             type_id: row.type_id,
             strategy,
             last_written: AtomicU64::new(0),
+            parsed: Mutex::default(),
         }
     }
 
@@ -166,6 +175,7 @@ impl Storage {
             cache,
             view: Some(view),
             last_written: AtomicU64::new(0),
+            parsed: Mutex::default(),
         }
     }
 
@@ -321,6 +331,37 @@ impl Storage {
             .map_err(StorageError::Store)?;
         let found = found.as_ref().map(decode).transpose()?;
         self.shown(found).await
+    }
+
+    /// The current object, to be looked at. It is read from the store as by [`Storage::get`], but parsed once for each revision.
+    pub async fn lookup(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Arc<Value>>, StorageError> {
+        if self.view.is_some() {
+            let found = self.get(namespace, name).await?;
+            return Ok(found.map(|stored| Arc::new(stored.value)));
+        }
+        let key = self.key(namespace, name);
+        let found = self.store.get(&key).await.map_err(StorageError::Store)?;
+        let Some(pair) = found else {
+            self.parsed.lock().remove(&key);
+            return Ok(None);
+        };
+        let parsed = self.parsed.lock().get(&key).cloned();
+        if let Some((revision, value)) = parsed
+            && revision == pair.mod_revision
+        {
+            return Ok(Some(value));
+        }
+        let value = Arc::new(decode(&pair)?.value);
+        let mut parsed = self.parsed.lock();
+        if parsed.len() >= PARSED && !parsed.contains_key(&key) {
+            parsed.clear();
+        }
+        parsed.insert(key, (pair.mod_revision, value.clone()));
+        Ok(Some(value))
     }
 
     /// All objects of a namespace, or of all, as this version shows them.

@@ -127,7 +127,7 @@ async fn bound(
     wanted: &ObjectRef,
 ) -> Result<(), String> {
     let found = server.object("", plural, namespace, &wanted.name).await;
-    let found: Option<Value> = found.map_err(|status| status.message)?;
+    let found = found.map_err(|status| status.message)?;
     match found {
         Some(held) if meta::uid(&held) == wanted.uid && has_ended(&held) => {
             Err(format!("{plural} {} is being deleted", wanted.name))

@@ -1,5 +1,7 @@
 //! The parameters of a binding.
 
+use std::sync::Arc;
+
 use davit_api::status::Status;
 use davit_registry::convert;
 use serde_json::Value;
@@ -57,7 +59,7 @@ pub(super) async fn params(
         let found = server
             .object(group, plural, namespace, &reference.name)
             .await?;
-        found.into_iter().collect()
+        found.into_iter().map(Arc::unwrap_or_clone).collect()
     };
     if found.is_empty() && !reference.allows_missing {
         let why = "no params found for policy binding with `Deny` parameterNotFoundAction";

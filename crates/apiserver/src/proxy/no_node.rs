@@ -32,7 +32,7 @@ pub(super) async fn is_any(server: &ApiServer, addresses: &[SocketAddr]) -> io::
         .object("", "endpoints", "default", KUBERNETES)
         .await
         .map_err(|status| io::Error::other(status.message))?;
-    let known = endpoints.as_ref().map(sockets).unwrap_or_default();
+    let known = endpoints.as_deref().map(sockets).unwrap_or_default();
     Ok(addresses.iter().any(|address| {
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         known.contains(&address)

@@ -1,5 +1,7 @@
 //! Where a forwarded request goes.
 
+use std::sync::Arc;
+
 use std::net::IpAddr;
 
 use davit_api::status::Status;
@@ -134,7 +136,7 @@ async fn found(
     context: &Context,
     resource: &ResourceInfo,
     name: &str,
-) -> Result<Value, Status> {
+) -> Result<Arc<Value>, Status> {
     server
         .object("", resource.row.plural, context.namespace(), name)
         .await?

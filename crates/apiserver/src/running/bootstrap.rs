@@ -201,7 +201,7 @@ pub(super) async fn service_range(server: &Arc<ApiServer>) -> Result<(), Error> 
             .and_then(Value::as_array)
             .map(Vec::len)
     };
-    if held.as_ref().and_then(cidrs) == Some(1) && addresses.all().count() == 2 {
+    if held.as_deref().and_then(cidrs) == Some(1) && addresses.all().count() == 2 {
         add_second_family(server, addresses).await.map_err(failed)?;
     }
     let is_ready = |range: &Value| range.pointer("/status/conditions/0").is_some();

@@ -57,7 +57,11 @@ pub(super) async fn publish(
     Ok(())
 }
 
-async fn held(server: &ApiServer, namespace: &str, name: &str) -> Result<Option<Value>, Error> {
+async fn held(
+    server: &ApiServer,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Arc<Value>>, Error> {
     let held = server.object("", "configmaps", namespace, name).await;
     held.map_err(|status| Error::Bootstrap {
         what: format!("configmaps {name}"),

@@ -24,7 +24,7 @@ impl Lookup for ApiServer {
         plural: &str,
         namespace: &str,
         name: &str,
-    ) -> Result<Option<Value>, Status> {
+    ) -> Result<Option<Arc<Value>>, Status> {
         Self::object(self, group, plural, namespace, name).await
     }
 
