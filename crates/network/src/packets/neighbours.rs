@@ -85,3 +85,32 @@ fn what_neighbours_say_is_no_way_past_policies() {
         assert_eq!(from(&a, address_of_six(&b), 8080).unwrap().0, "b");
     });
 }
+
+/// A device that comes later may be that of somebody's containers, which would tell the machine of ways by themselves.
+#[test]
+fn routers_are_listened_to_where_they_were_and_nowhere_else() {
+    alone(|| {
+        let setting = |of: &str| format!("/proc/sys/net/ipv6/conf/{of}/accept_ra");
+        if !std::path::Path::new(&setting("default")).exists() {
+            eprintln!("skipped: no IPv6");
+            return;
+        }
+        std::fs::write(setting("default"), "1").unwrap();
+        let own = File::open("/proc/thread-self/ns/net").unwrap();
+        let add = |name: &str, peer: &str| {
+            let pair = davit_net::route::Pair {
+                name,
+                alias: "a way",
+                peer,
+                namespace: own.as_fd(),
+                mtu: 1500,
+            };
+            Netlink::open().unwrap().add_pair(&pair).unwrap();
+        };
+        add("old0", "old1");
+        let _machine = dual(&BOTH);
+        add("new0", "new1");
+        let is = |of: &str| std::fs::read_to_string(setting(of)).unwrap();
+        assert_eq!((is("old0").trim(), is("new0").trim()), ("2", "1"));
+    });
+}
