@@ -590,6 +590,28 @@ async fn who_changes_what_a_policy_says_reads_its_parameters() {
                 let text = changed.error(422, "Invalid").to_string();
                 assert!(text.contains("paramKind"), "{text}");
             }
+            // For whom it is told, too.
+            let mut binding = json!({
+                "apiVersion": "admissionregistration.k8s.io/v1", "kind": format!("{kind}Binding"),
+                "metadata": {"name": name.to_lowercase()},
+                "spec": {"policyName": name.to_lowercase(), "paramRef": {
+                    "name": "x", "namespace": "default", "parameterNotFoundAction": "Deny"}},
+            });
+            if kind.starts_with("Validating") {
+                binding["spec"]["validationActions"] = json!(["Deny"]);
+            }
+            let url = format!("{group}/{}bindings", kind.to_lowercase());
+            let mut made = c.post(&url, &binding).await.ok(201);
+            made["spec"]["matchResources"] =
+                json!({"namespaceSelector": {"matchLabels": {"a": "b"}}});
+            let url = format!("{url}/{}", name.to_lowercase());
+            let changed = as_user(&c, &writer, "PUT", &url, &made).await;
+            if read {
+                changed.ok(200);
+            } else {
+                let text = changed.error(422, "Invalid").to_string();
+                assert!(text.contains("paramRef"), "{text}");
+            }
         }
     }
 }
