@@ -1,9 +1,12 @@
 //! Measuring trees for many who ask: one walk of a tree at a time, whose result all get.
 //!
 //! Containers decide how large their trees are, and everything that asks for a node's figures has them measured. So there
-//! are two threads at most, whoever asks, and what was slow to measure is kept ten times as long as it took.
+//! are two threads at most, whoever asks, and what was slow to measure is kept ten times as long as it took, ten minutes at most.
+//!
+//! A tree that cannot be walked in ten seconds has twelve times as long from then on, in its turn: limits on storage would
+//! mean nothing to whoever makes a million empty files first.
 
-use crate::usage::measure_tree;
+use crate::usage::{MAX_TIME, measure_within};
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,8 +16,12 @@ use std::time::{Duration, Instant};
 const WALKERS: usize = 2;
 /// How many times as long as a walk took its result is kept.
 const KEPT: u32 = 10;
+/// But no longer than this: much can be written meanwhile.
+const KEPT_AT_MOST: Duration = Duration::from_secs(600);
 /// Trees that took as long are walked by one of the threads only; the other is for quick ones.
 const SLOW: Duration = Duration::from_secs(1);
+/// How long such a tree is walked.
+const SLOW_TIME: Duration = Duration::from_secs(120);
 /// Trees that wait to be walked.
 const MAX_WAITING: usize = 4096;
 
@@ -22,12 +29,15 @@ const MAX_WAITING: usize = 4096;
 /// What was found lately may be the answer, and after `until` what was found before; `None` when nothing was yet.
 #[must_use]
 pub fn disk_use(dir: impl AsRef<Path>, until: Instant) -> Option<(u64, u64)> {
-    static ALL: Walks = Walks::new(measure_tree);
+    static ALL: Walks = Walks::new(|dir, time| measure_within(&dir, time));
     ALL.ask(dir.as_ref(), until)
 }
 
+/// Walks a tree, as long as it may take.
+type Walk = fn(PathBuf, Duration) -> (u64, u64);
+
 struct Walks {
-    walk: fn(PathBuf) -> (u64, u64),
+    walk: Walk,
     trees: Mutex<Option<Trees>>,
     walked: Condvar,
 }
@@ -59,7 +69,7 @@ struct Measurement {
 
 impl Measurement {
     fn is_fresh(&self) -> bool {
-        self.at.elapsed() < self.took * KEPT
+        self.at.elapsed() < (self.took * KEPT).min(KEPT_AT_MOST)
     }
 }
 
@@ -89,7 +99,7 @@ impl Trees {
 }
 
 impl Walks {
-    const fn new(walk: fn(PathBuf) -> (u64, u64)) -> Self {
+    const fn new(walk: Walk) -> Self {
         Self {
             walk,
             trees: Mutex::new(None),
@@ -164,7 +174,8 @@ impl TreeWalker {
             };
             drop(guard);
             let begun = Instant::now();
-            let found = (self.0.walk)(dir.clone());
+            let time = if is_slow { SLOW_TIME } else { MAX_TIME };
+            let found = (self.0.walk)(dir.clone(), time);
             let mut guard = self.0.lock();
             if let Some(all) = guard.as_mut() {
                 all.slow &= !is_slow;
@@ -190,7 +201,7 @@ mod tests {
     #[test]
     fn one_walk_answers_all_who_ask_meanwhile_and_for_a_while_after() {
         static WALKED: AtomicUsize = AtomicUsize::new(0);
-        static ALL: Walks = Walks::new(|_| {
+        static ALL: Walks = Walks::new(|_, _| {
             let walked = WALKED.fetch_add(1, Ordering::SeqCst) as u64;
             std::thread::sleep(Duration::from_millis(300));
             (walked, 1)
@@ -210,7 +221,7 @@ mod tests {
     fn whoever_asks_there_are_two_walkers_and_the_impatient_get_what_is_known() {
         static NOW: AtomicUsize = AtomicUsize::new(0);
         static MOST: AtomicUsize = AtomicUsize::new(0);
-        static ALL: Walks = Walks::new(|dir| {
+        static ALL: Walks = Walks::new(|dir, _| {
             MOST.fetch_max(NOW.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(20));
             NOW.fetch_sub(1, Ordering::SeqCst);
@@ -257,5 +268,31 @@ mod tests {
         let mut kept: Vec<_> = all.known.keys().collect();
         kept.sort();
         assert_eq!(kept, [Path::new("slow"), Path::new("slower")]);
+    }
+
+    /// Whoever makes a tree that takes long is not let write for as long as he likes after it.
+    #[test]
+    fn slow_trees_have_more_time_and_are_not_believed_for_ever() {
+        static TIMES: Mutex<Vec<Duration>> = Mutex::new(Vec::new());
+        static ALL: Walks = Walks::new(|_, time| {
+            TIMES.lock().unwrap().push(time);
+            (1, 1)
+        });
+        let ask = || ALL.ask(Path::new("/tree"), Instant::now() + SOON);
+        assert_eq!(ask(), Some((1, 1)));
+        let took = |took: Duration, ago: Duration| {
+            let mut guard = ALL.lock();
+            let tree = guard.as_mut().unwrap().known.get_mut(Path::new("/tree"));
+            tree.unwrap().last = Some(Measurement {
+                at: Instant::now().checked_sub(ago).unwrap(),
+                took,
+                found: (2, 2),
+            });
+        };
+        took(SLOW_TIME, KEPT_AT_MOST / 2);
+        assert_eq!(ask(), Some((2, 2)));
+        took(SLOW_TIME, KEPT_AT_MOST);
+        assert_eq!(ask(), Some((1, 1)));
+        assert_eq!(*TIMES.lock().unwrap(), [MAX_TIME, SLOW_TIME]);
     }
 }

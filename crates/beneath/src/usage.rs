@@ -18,16 +18,21 @@ use std::time::{Duration, Instant};
 /// was seen so far is the answer. Memory does not grow with what is there.
 #[must_use]
 pub fn measure_tree(dir: impl AsRef<Path>) -> (u64, u64) {
-    let mut measured = Measured::new(Instant::now() + MAX_TIME);
+    measure_within(dir.as_ref(), MAX_TIME)
+}
+
+/// The same with another limit of time.
+pub(crate) fn measure_within(dir: &Path, time: Duration) -> (u64, u64) {
+    let mut measured = Measured::new(Instant::now() + time);
     // What is missing, or was moved about meanwhile, is measured in part.
-    let _ = measured.tree(dir.as_ref());
+    let _ = measured.tree(dir);
     (measured.bytes, measured.inodes)
 }
 
 /// Entries that are looked at in one tree.
 const MAX_ENTRIES: u64 = 10_000_000;
 /// How long one tree is looked at.
-const MAX_TIME: Duration = Duration::from_secs(10);
+pub(crate) const MAX_TIME: Duration = Duration::from_secs(10);
 /// Entries between two looks at the clock.
 const CLOCK_EVERY: u64 = 256;
 /// Levels that are gone down.
@@ -39,6 +44,8 @@ const READ_AT_ONCE: usize = 4096;
 
 struct Measured {
     until: Instant,
+    /// Entries so far, whether they counted or not.
+    looked: u64,
     bytes: u64,
     inodes: u64,
     seen: HashSet<(u64, u64)>,
@@ -81,6 +88,7 @@ impl Measured {
     fn new(until: Instant) -> Self {
         Self {
             until,
+            looked: 0,
             bytes: 0,
             inodes: 0,
             seen: HashSet::new(),
@@ -153,6 +161,12 @@ impl Measured {
 
     /// Counts one entry; whether it is a directory.
     fn count(&mut self, dir: &OwnedFd, name: &CStr) -> rustix::io::Result<bool> {
+        // More names of a file that is known take time as well.
+        self.looked += 1;
+        let is_late = self.looked.is_multiple_of(CLOCK_EVERY) && Instant::now() >= self.until;
+        if is_late || self.looked > MAX_ENTRIES {
+            return Err(Errno::TOOBIG);
+        }
         let Ok(stat) = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) else {
             return Ok(false);
         };
@@ -163,10 +177,6 @@ impl Measured {
         let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
         self.bytes = self.bytes.saturating_add(blocks.saturating_mul(512));
         self.inodes += 1;
-        let is_late = self.inodes.is_multiple_of(CLOCK_EVERY) && Instant::now() >= self.until;
-        if is_late || self.inodes > MAX_ENTRIES {
-            return Err(Errno::TOOBIG);
-        }
         Ok(is_dir)
     }
 
@@ -247,6 +257,20 @@ mod tests {
         }
         let mut measured = Measured::new(Instant::now());
         measured.tree(tmp.path()).unwrap_err();
-        assert_eq!(measured.inodes, CLOCK_EVERY);
+        assert_eq!(measured.inodes, CLOCK_EVERY - 1);
+    }
+
+    /// They cost their maker a name each, and nothing was counted by which the walk would have ended.
+    #[test]
+    fn names_of_one_file_end_the_walk_too() {
+        let tmp = tempfile::tempdir().unwrap();
+        let file = tmp.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for n in 0..2 * CLOCK_EVERY {
+            std::fs::hard_link(&file, tmp.path().join(n.to_string())).unwrap();
+        }
+        let mut measured = Measured::new(Instant::now());
+        measured.tree(tmp.path()).unwrap_err();
+        assert_eq!(measured.inodes, 1);
     }
 }

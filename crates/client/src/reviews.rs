@@ -10,7 +10,7 @@ use kube::Api;
 use kube::api::PostParams;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 /// How long an answer may take.
@@ -20,13 +20,17 @@ const MAX_CACHED: usize = 1024;
 /// Who may do everything, whether the API server answers or not.
 const MASTERS: &str = "system:masters";
 
-/// An authenticated caller.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An authenticated caller. What is left empty is not known of him.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reviewed {
     /// The user.
     pub name: String,
+    /// The user's UID.
+    pub uid: String,
     /// The user's groups.
     pub groups: Vec<String>,
+    /// What else is known of the user. It may say that he may less than others of his name.
+    pub extra: BTreeMap<String, Vec<String>>,
 }
 
 /// What somebody wants to do.
@@ -132,7 +136,9 @@ impl Reviews {
         let user = status.user.filter(|_| status.authenticated == Some(true));
         let reviewed = user.map(|u| Reviewed {
             name: u.username.unwrap_or_default(),
+            uid: u.uid.unwrap_or_default(),
             groups: u.groups.unwrap_or_default(),
+            extra: u.extra.unwrap_or_default(),
         });
         self.tokens.put(key, reviewed.clone(), self.token_for);
         reviewed
@@ -143,7 +149,8 @@ impl Reviews {
         if caller.is_master() {
             return true;
         }
-        let key = format!("{}\0{}\0{what:?}", caller.name, caller.groups.join("\0"));
+        // Written so that nothing in a name reads as the end of it.
+        let key = format!("{caller:?} {what:?}");
         if let Some(known) = self.decisions.get(&key) {
             return known;
         }
@@ -160,10 +167,11 @@ impl Reviews {
         let review = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {
                 user: Some(caller.name.clone()),
+                uid: Some(caller.uid.clone()).filter(|uid| !uid.is_empty()),
                 groups: Some(caller.groups.clone()),
+                extra: Some(caller.extra.clone()).filter(|extra| !extra.is_empty()),
                 resource_attributes: resource,
                 non_resource_attributes: path,
-                ..SubjectAccessReviewSpec::default()
             },
             ..SubjectAccessReview::default()
         };
@@ -182,5 +190,79 @@ impl Reviews {
         };
         self.decisions.put(key, allowed, ttl);
         allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use http_body_util::{BodyExt, Full};
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+    use tower::BoxError;
+
+    /// An API server that knows one token, and allows a user's requests where his scope is `all`.
+    fn server() -> (Reviews, Arc<Mutex<Vec<Value>>>) {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let to = asked.clone();
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let to = to.clone();
+            async move {
+                let body = request.into_body().collect().await?.to_bytes();
+                let mut review: Value = serde_json::from_slice(&body)?;
+                review["status"] = if review["kind"] == "TokenReview" {
+                    json!({"authenticated": true, "user": {
+                        "username": "u", "uid": "1", "groups": ["g"], "extra": {"scopes": ["few"]}}})
+                } else {
+                    json!({"allowed": review["spec"]["extra"]["scopes"] == json!(["all"])})
+                };
+                to.lock().push(review.clone());
+                let answer = Full::new(Bytes::from(review.to_string()));
+                Ok::<_, BoxError>(Response::new(answer))
+            }
+        });
+        let client = crate::in_process(service, "default");
+        let kept = [Duration::from_secs(60); 3];
+        (Reviews::new(client.clone(), client, kept), asked)
+    }
+
+    fn path() -> AccessAttributes {
+        AccessAttributes::Path {
+            verb: "get".to_owned(),
+            path: "/metrics".to_owned(),
+        }
+    }
+
+    /// A token that may less than its owner is told by what an authenticator says beside the name.
+    #[tokio::test]
+    async fn all_that_is_known_of_a_caller_is_told() {
+        let (reviews, asked) = server();
+        let caller = reviews.token("t").await.unwrap();
+        assert!(!reviews.allows(&caller, path()).await);
+        let told = asked.lock().last().unwrap()["spec"].clone();
+        assert_eq!(told["uid"], "1");
+        assert_eq!(told["extra"], json!({"scopes": ["few"]}));
+        // The answer about the one is none about the other.
+        let mut other = caller.clone();
+        other.extra = [("scopes".to_owned(), vec!["all".to_owned()])].into();
+        assert!(reviews.allows(&other, path()).await);
+        assert!(!reviews.allows(&caller, path()).await);
+    }
+
+    /// Names and groups that read alike when they stand behind one another.
+    #[tokio::test]
+    async fn answers_are_of_one_caller() {
+        let (reviews, asked) = server();
+        for (name, groups) in [("a", vec!["b"]), ("a\0b", vec![]), ("a", vec!["b", ""])] {
+            let caller = Reviewed {
+                name: name.to_owned(),
+                groups: groups.into_iter().map(str::to_owned).collect(),
+                ..Reviewed::default()
+            };
+            assert!(!reviews.allows(&caller, path()).await);
+        }
+        assert_eq!(asked.lock().len(), 3);
     }
 }

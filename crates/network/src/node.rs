@@ -249,10 +249,15 @@ pub(crate) fn become_gateway(ranges: &[Network], links: &PodLinks) -> io::Result
 }
 
 /// A machine that becomes a router stops learning its own way out from routers (`accept_ra` 1); it would lose its
-/// addresses and its default route within minutes. 2 is to go on.
+/// addresses and its default route within minutes. 2 is to go on: for the devices that are there. A device that comes later may
+/// lead to somebody's containers or machines, which would tell this one its ways.
 fn keep_listening_to_routers() -> io::Result<()> {
     for entry in std::fs::read_dir("/proc/sys/net/ipv6/conf")? {
-        let setting = entry?.path().join("accept_ra");
+        let entry = entry?;
+        if entry.file_name() == "default" {
+            continue;
+        }
+        let setting = entry.path().join("accept_ra");
         // a device may go meanwhile
         if std::fs::read_to_string(&setting).is_ok_and(|is| is.trim() == "1") {
             std::fs::write(&setting, "2")?;

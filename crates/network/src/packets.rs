@@ -5,6 +5,7 @@ mod announce;
 mod bandwidth;
 mod dual;
 mod gateway;
+mod neighbours;
 mod policy;
 mod services;
 mod tunnel;

@@ -4,6 +4,7 @@
 //! others: their links are known by the beginnings of their names.
 
 mod key;
+mod neighbours;
 mod others;
 pub(crate) mod policy;
 
@@ -54,11 +55,6 @@ const FOUND: Slot = Slot(10);
 const ICMP: u8 = 1;
 /// `IPPROTO_ICMPV6`.
 const ICMPV6: u8 = 58;
-/// The messages by which neighbours find one another (133 to 137). Without them there is no IPv6.
-const NEIGHBOURS: [u8; 2] = [133, 137];
-/// Addresses that mean something on one link only.
-const ON_LINK: &str = "fe80::/10";
-
 /// Where packets of a hook go: name, kind, point, priority.
 const HOOKS: [(&str, Hook); 10] = [
     // before anything is remembered of the connection
@@ -342,29 +338,7 @@ fn judge(to: &mut Transaction, family: Family, links: &str) {
     let tunnel = is_named(&tunnel_name(links, family));
     let devices = [Do::Equal(A, links.into()), tunnel];
     if family == Family::V6 {
-        let [first, last] = NEIGHBOURS;
-        for chain in ["sources", "policy-forward", "policy-input"] {
-            to.add_rule(
-                chain,
-                &[
-                    Do::Protocol(A),
-                    Do::Equal(A, vec![ICMPV6]),
-                    Do::IcmpType(B),
-                    Do::AtLeast(B, vec![first]),
-                    Do::AtMost(B, vec![last]),
-                    Do::Verdict(Verdict::Accept),
-                ],
-            );
-        }
-        // Nobody judges what comes from an address that is no pod's.
-        if let Ok(range) = ON_LINK.parse() {
-            for device in &devices {
-                let mut rule = vec![Do::InputName(A), device.clone()];
-                rule.extend(is_within(Do::SourceAddress(A), range));
-                rule.push(Do::Verdict(Verdict::Drop));
-                to.add_rule("sources", &rule);
-            }
-        }
+        neighbours::lay_out(to, &devices);
     }
     // A pod that sends as somebody else would be judged as somebody else; so would a node that sends as a pod of another.
     for device in devices {

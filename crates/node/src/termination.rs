@@ -3,6 +3,7 @@
 use crate::logs::{LogFile, last_lines};
 use crate::runtime_state::{ContainerRecord, keys};
 use davit_beneath::{Links, Root};
+use davit_proto::cri::v1 as cri;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,15 +20,14 @@ struct Places {
     log: Option<LogFile>,
 }
 
-/// The termination message of an ended container: its file, or the end of its log where the policy says so. Empty when
-/// it cannot be read in time.
-pub(crate) async fn message(record: &ContainerRecord, log: LogFile) -> String {
+/// The termination message of an ended container: its file in `dir`, the container's directory, or the end of its log where
+/// the policy says so. Empty when it cannot be read in time.
+pub(crate) async fn message(record: &ContainerRecord, dir: &Path, log: LogFile) -> String {
     let note = |key: &str| record.annotations.get(key).map(String::as_str);
     let path = note(keys::TERMINATION_PATH).unwrap_or_default();
-    let mount = record.mounts.iter().find(|m| m.container_path == path);
     let fallback = note(keys::TERMINATION_POLICY) == Some("FallbackToLogsOnError");
     let places = Places {
-        file: mount.map(|m| PathBuf::from(&m.host_path)),
+        file: own_file(&record.mounts, path, dir),
         log: (fallback && record.exit_code != 0).then_some(log),
     };
     let reading = tokio::task::spawn_blocking(move || places.read());
@@ -55,6 +55,14 @@ impl Places {
     }
 }
 
+/// The file that the node made for the message. A volume may be mounted in its place: what is there the container's user may
+/// not be able to read, and the node can.
+fn own_file(mounts: &[cri::Mount], path: &str, dir: &Path) -> Option<PathBuf> {
+    let mut there = mounts.iter().filter(|mount| mount.container_path == path);
+    let file = there.next().map(|mount| PathBuf::from(&mount.host_path));
+    file.filter(|file| file.parent() == Some(dir))
+}
+
 /// The end of a regular file; nothing of anything else, which is not even opened: a FIFO would wait.
 fn read_tail(file: &Path) -> Option<String> {
     let dir = Root::open(file.parent()?, Links::Refused).ok()?;
@@ -65,6 +73,31 @@ fn read_tail(file: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A user who is not root mounts a file of root's where the message is to be, and reads its end in the pod's status.
+    #[test]
+    fn what_a_volume_has_in_its_place_is_no_message() {
+        let mount = |container: &str, host: &str| cri::Mount {
+            container_path: container.to_owned(),
+            host_path: host.to_owned(),
+            ..cri::Mount::default()
+        };
+        let dir = Path::new("/pods/u/containers/c");
+        let found = |mounts: &[cri::Mount]| own_file(mounts, "/dev/termination-log", dir);
+        let hosts = mount("/etc/hosts", "/pods/u/etc-hosts");
+        let own = mount("/dev/termination-log", "/pods/u/containers/c/termination-0");
+        let made = Some(PathBuf::from(&own.host_path));
+        assert_eq!(found(&[hosts.clone(), own]), made);
+        for host in [
+            "/etc/shadow",
+            "/pods/u/volumes/v/file",
+            "/pods/other/containers/c/termination-0",
+        ] {
+            let other = mount("/dev/termination-log", host);
+            assert_eq!(found(&[hosts.clone(), other]), None, "{host}");
+        }
+        assert_eq!(found(&[hosts]), None);
+    }
 
     #[test]
     fn only_the_end_of_a_regular_file_is_read() {

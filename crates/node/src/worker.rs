@@ -199,7 +199,8 @@ impl Worker {
         {
             if !self.messages.contains_key(&record.id) {
                 let log = LogFile::new(&self.ctx.paths, &log_dir.join(&record.log_path));
-                let message = termination::message(record, log).await;
+                let dir = self.ctx.paths.container(&self.uid, &record.name);
+                let message = termination::message(record, &dir, log).await;
                 self.messages.insert(record.id.clone(), message);
             }
             let message = self.messages.get(&record.id).filter(|m| !m.is_empty());

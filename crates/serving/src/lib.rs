@@ -295,6 +295,7 @@ impl<C: ServedComponent> State<C> {
             return Some(Reviewed {
                 name: subject.common_name,
                 groups,
+                ..Reviewed::default()
             });
         }
         self.reviews.token(bearer(headers)?).await

@@ -63,18 +63,58 @@ pub(super) async fn handle(
     .await?;
     let mut delete = DeleteOptions::from_value(&eviction["deleteOptions"])?;
     delete.dry_run |= options.dry_run;
+    let mut races = 0;
+    loop {
+        match evict_once(server, context, pods, name, delete.clone()).await? {
+            Attempt::Done => break,
+            Attempt::Changed(_) if races < RETRIES => {
+                races += 1;
+                tokio::time::sleep(RETRY_PAUSE * races).await;
+            }
+            Attempt::Changed(status) => return Err(status),
+        }
+    }
+    let status = Status::success_code(StatusCode::CREATED.as_u16());
+    let value = serde_json::to_value(status).map_err(Status::internal)?;
+    respond::document(context, StatusCode::CREATED, &value)
+}
+
+/// What became of an attempt.
+enum Attempt {
+    Done,
+    /// The pod, to which no budget applied, is not what it was.
+    Changed(Status),
+}
+
+/// Judges the pod as it is now, and evicts it as such.
+async fn evict_once(
+    server: &ApiServer,
+    context: &Context,
+    pods: &ResourceInfo,
+    name: &str,
+    mut delete: DeleteOptions,
+) -> Result<Attempt, Status> {
     let Some(pod) = server.object("", "pods", context.namespace(), name).await? else {
         return Err(Status::not_found(pods.qualified(), name));
     };
-    let mut unhealthy = None;
-    if !ignores_budgets(&pod) {
-        let budget = budget_of(server, context.namespace(), &pod).await?;
-        match budget {
+    // Before a budget is spent on a pod that is not meant.
+    is_meant(&delete.preconditions, pods, &pod)?;
+    let wanted = &mut delete.preconditions;
+    let is_free = wanted.resource_version.is_none();
+    let (mut spared, mut not_begun) = (None, false);
+    if ignores_budgets(&pod) {
+        not_begun = is_free && may_still_run(&pod);
+        if not_begun {
+            wanted.resource_version = Some(object::resource_version(&pod).to_owned());
+        }
+    } else {
+        match budget_of(server, context.namespace(), &pod).await? {
             Some(budget) if spares(&budget, &pod) => {
                 // It has to be this unhealthy still.
-                let wanted = &mut delete.preconditions.resource_version;
-                unhealthy = wanted.is_none().then_some(budget);
-                wanted.get_or_insert_with(|| object::resource_version(&pod).to_owned());
+                spared = is_free.then_some(budget);
+                wanted
+                    .resource_version
+                    .get_or_insert_with(|| object::resource_version(&pod).to_owned());
             }
             Some(budget) => {
                 spend(server, context, object::name(&budget), name, delete.dry_run).await?;
@@ -87,14 +127,33 @@ pub(super) async fn handle(
             .uid
             .get_or_insert_with(|| object::uid(&pod).to_owned());
     }
-    let evicted = evict(server, context, pods, name, delete).await;
-    evicted.map_err(|status| match &unhealthy {
-        Some(budget) if status.reason == Reason::Conflict => stale(object::name(budget)),
-        _ => status,
-    })?;
-    let status = Status::success_code(StatusCode::CREATED.as_u16());
-    let value = serde_json::to_value(status).map_err(Status::internal)?;
-    respond::document(context, StatusCode::CREATED, &value)
+    match evict(server, context, pods, name, delete).await {
+        Err(status) if status.reason == Reason::Conflict => match spared {
+            Some(budget) => Err(stale(object::name(&budget))),
+            None if not_begun => Ok(Attempt::Changed(status)),
+            None => Err(status),
+        },
+        other => other.map(|()| Attempt::Done),
+    }
+}
+
+/// Refuses to touch a pod that is another, or in another state, than who asks has seen.
+fn is_meant(wanted: &Preconditions, pods: &ResourceInfo, pod: &Value) -> Result<(), Status> {
+    let (name, uid) = (object::name(pod), object::uid(pod));
+    if let Some(wanted) = wanted.uid.as_deref().filter(|wanted| *wanted != uid) {
+        return Err(Status::uid_precondition(
+            pods.qualified(),
+            name,
+            wanted,
+            uid,
+        ));
+    }
+    match &wanted.resource_version {
+        Some(wanted) if wanted != object::resource_version(pod) => {
+            Err(Status::conflict_modified(pods.qualified(), name))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Says on the pod why it ends, and deletes it.
@@ -149,6 +208,11 @@ fn spares(budget: &Value, pod: &Value) -> bool {
     let (healthy, desired) = (number("currentHealthy"), number("desiredHealthy"));
     budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
         || (healthy >= desired && desired > 0)
+}
+
+/// Whether a pod that does not count as available may do so the next moment: one that has not begun yet.
+fn may_still_run(pod: &Value) -> bool {
+    !object::is_deleting(pod) && pod["status"]["phase"] == "Pending"
 }
 
 /// Pods that do not count as available anyway.

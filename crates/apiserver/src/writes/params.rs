@@ -2,8 +2,8 @@
 //!
 //! Policies see their parameters with the server's rights, and tell of them in messages and audit annotations. Who writes a
 //! policy needs the verb `get` on all objects of its `paramKind`; who writes a binding needs `get` on the object that
-//! `paramRef` names, or `list` of those that it selects. Members of system:masters are not asked, nor is about what an update
-//! leaves as it is.
+//! `paramRef` names, or `list` of those that it selects. Members of system:masters are not asked, nor who changes nothing of
+//! what they say.
 
 use davit_access::authz::{self, Decision};
 use davit_access::{MASTERS, RequestInfo};
@@ -45,12 +45,10 @@ pub(super) async fn check(
     }
 }
 
-/// Whether an update leaves these fields of the spec as they are.
-fn stay(attributes: &Attributes<'_>, new: &Value, fields: &[&str]) -> bool {
-    attributes.old.is_some_and(|old| {
-        let same = |field: &&str| old["spec"][*field] == new["spec"][*field];
-        fields.iter().all(same)
-    })
+/// Whether an update leaves all that a policy or binding says as it is. Everything may tell of parameters: messages and
+/// expressions, and for whom they are told.
+fn says_the_same(attributes: &Attributes<'_>, new: &Value) -> bool {
+    attributes.old.is_some_and(|old| old["spec"] == new["spec"])
 }
 
 async fn policy(
@@ -59,7 +57,7 @@ async fn policy(
     new: &Value,
 ) -> Result<(), Status> {
     let kind = &new["spec"]["paramKind"];
-    if kind.is_null() || stay(attributes, new, &["paramKind"]) {
+    if kind.is_null() || says_the_same(attributes, new) {
         return Ok(());
     }
     let mut request = of_kind(server, kind);
@@ -86,7 +84,7 @@ async fn binding(
     policies: &str,
 ) -> Result<(), Status> {
     let reference = &new["spec"]["paramRef"];
-    if reference.is_null() || stay(attributes, new, &["paramRef", "policyName"]) {
+    if reference.is_null() || says_the_same(attributes, new) {
         return Ok(());
     }
     let text = |key: &str| reference[key].as_str().unwrap_or_default();

@@ -246,6 +246,89 @@ async fn item_118_evictions_obey_budgets() {
     assert_eq!(target.unwrap()["reason"], "EvictionByEvictionAPI");
 }
 
+/// Who may evict pods names one that is not there any more, again and again: nothing goes, and no budget either.
+#[tokio::test]
+async fn an_eviction_of_a_pod_that_is_not_meant_costs_no_budget() {
+    let c = Cluster::new().await;
+    c.service_account().await;
+    bound_pod(&c, "p").await;
+    let running = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+    c.patch(&format!("{PODS}/p/status"), "merge", &running)
+        .await
+        .ok(200);
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let budget = json!({
+        "metadata": {"name": "b"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "p"}}},
+    });
+    c.post(budgets, &budget).await.ok(201);
+    let status = json!({"status": {
+        "observedGeneration": 1, "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2,
+    }});
+    c.patch(&format!("{budgets}/b/status"), "merge", &status)
+        .await
+        .ok(200);
+    for precondition in [json!({"uid": "another"}), json!({"resourceVersion": "1"})] {
+        let eviction = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"},
+            "deleteOptions": {"preconditions": precondition},
+        });
+        let refused = c.post(&format!("{PODS}/p/eviction"), &eviction).await;
+        refused.error(409, "Conflict");
+        let budget = c.get(&format!("{budgets}/b")).await.ok(200);
+        assert_eq!(budget["status"]["disruptionsAllowed"], 1, "{precondition}");
+        assert!(budget["status"]["disruptedPods"].is_null(), "{budget}");
+    }
+}
+
+/// Pods that have not begun do not count. One that begins while it is evicted does.
+#[tokio::test]
+async fn a_pod_that_begins_while_it_is_evicted_counts() {
+    let c = Cluster::new().await;
+    c.service_account().await;
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let budget = json!({
+        "metadata": {"name": "b"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "p"}}},
+    });
+    c.post(budgets, &budget).await.ok(201);
+    let status = json!({"status": {
+        "observedGeneration": 1, "disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1,
+    }});
+    c.patch(&format!("{budgets}/b/status"), "merge", &status)
+        .await
+        .ok(200);
+    let url = format!("{PODS}/p");
+    let evictions = format!("{url}/eviction");
+    let eviction =
+        json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
+    let mut begun = 0;
+    for round in 0..60 {
+        bound_pod(&c, "p").await;
+        let mut pod = c.get(&url).await.ok(200);
+        pod["status"] =
+            json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+        let begins = async {
+            for _ in 0..round {
+                tokio::task::yield_now().await;
+            }
+            c.put(&format!("{url}/status"), &pod).await
+        };
+        let evicts = c.post(&evictions, &eviction);
+        let (begins, evicted) = tokio::join!(begins, evicts);
+        if begins.code == 200 {
+            begun += 1;
+            evicted.error(429, "TooManyRequests");
+        } else {
+            begins.error(409, "Conflict");
+            evicted.ok(201);
+        }
+        let now = json!({"gracePeriodSeconds": 0});
+        c.delete(&url, &now).await.ok(200);
+    }
+    assert!(begun < 60, "none was evicted before it began");
+}
+
 /// What is not ready does not keep an application up: it may go while the others are enough, or whenever the budget says so.
 #[tokio::test]
 async fn unhealthy_pods_are_evicted_without_being_counted() {

@@ -542,6 +542,80 @@ async fn items_33_34_the_status_of_a_claim_is_written_part_by_part() {
     as_user(&c, &on("n-1"), "PUT", &url, &told).await.ok(200);
 }
 
+/// A policy of somebody else's, bound to a Secret, would tell its value in whatever message it is given.
+#[tokio::test]
+async fn who_changes_what_a_policy_says_reads_its_parameters() {
+    let c = cluster().await;
+    let rules = json!([
+        {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["*"], "verbs": ["get", "update"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]},
+    ]);
+    cluster_role(&c, "policies", rules).await;
+    bind(&c, "", "policies", "writer").await;
+    let writer = UserInfo::new("writer", &[]);
+    let group = "/apis/admissionregistration.k8s.io/v1";
+    for (plural, kind) in [
+        ("validatingadmissionpolicies", "ValidatingAdmissionPolicy"),
+        ("mutatingadmissionpolicies", "MutatingAdmissionPolicy"),
+    ] {
+        for (name, read) in [("Secret", false), ("ConfigMap", true)] {
+            let mut policy = json!({
+                "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+                "metadata": {"name": name.to_lowercase()},
+                "spec": {
+                    "paramKind": {"apiVersion": "v1", "kind": name},
+                    "matchConstraints": {"resourceRules": [{
+                        "apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["nothing"]}]},
+                },
+            });
+            if kind.starts_with("Validating") {
+                policy["spec"]["validations"] = json!([{"expression": "true"}]);
+            } else {
+                policy["spec"]["reinvocationPolicy"] = json!("Never");
+                policy["spec"]["mutations"] = json!([
+                    {"patchType": "JSONPatch", "jsonPatch": {
+                        "expression": "[JSONPatch{op: 'add', path: '/metadata/labels/a', value: 'b'}]"}}]);
+            }
+            let url = format!("{group}/{plural}");
+            let mut made = c.post(&url, &policy).await.ok(201);
+            let url = format!("{url}/{}", name.to_lowercase());
+            made["metadata"]["labels"] = json!({"a": "b"});
+            let mut labelled = as_user(&c, &writer, "PUT", &url, &made).await.ok(200);
+            labelled["spec"]["variables"] =
+                json!([{"name": "told", "expression": "string(params)"}]);
+            let changed = as_user(&c, &writer, "PUT", &url, &labelled).await;
+            if read {
+                changed.ok(200);
+            } else {
+                let text = changed.error(422, "Invalid").to_string();
+                assert!(text.contains("paramKind"), "{text}");
+            }
+            // For whom it is told, too.
+            let mut binding = json!({
+                "apiVersion": "admissionregistration.k8s.io/v1", "kind": format!("{kind}Binding"),
+                "metadata": {"name": name.to_lowercase()},
+                "spec": {"policyName": name.to_lowercase(), "paramRef": {
+                    "name": "x", "namespace": "default", "parameterNotFoundAction": "Deny"}},
+            });
+            if kind.starts_with("Validating") {
+                binding["spec"]["validationActions"] = json!(["Deny"]);
+            }
+            let url = format!("{group}/{}bindings", kind.to_lowercase());
+            let mut made = c.post(&url, &binding).await.ok(201);
+            made["spec"]["matchResources"] =
+                json!({"namespaceSelector": {"matchLabels": {"a": "b"}}});
+            let url = format!("{url}/{}", name.to_lowercase());
+            let changed = as_user(&c, &writer, "PUT", &url, &made).await;
+            if read {
+                changed.ok(200);
+            } else {
+                let text = changed.error(422, "Invalid").to_string();
+                assert!(text.contains("paramRef"), "{text}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn nodes_see_the_volumes_they_keep_and_say_what_became_of_them() {
     let c = cluster().await;

@@ -33,7 +33,7 @@ pub(super) fn dual(own: &[&str]) -> Option<Machine> {
     Some(Machine::that_sees(&seen_of(own)))
 }
 
-const BOTH: [&str; 2] = ["10.244.0.0/24", "fd00:10:244::/64"];
+pub(super) const BOTH: [&str; 2] = ["10.244.0.0/24", "fd00:10:244::/64"];
 
 fn service_of_six(more: Json) -> Json {
     let mut service = service(more);
@@ -50,7 +50,7 @@ fn on_six(pods: &[&Pod]) -> Json {
     pods.iter().map(of).collect()
 }
 
-fn address_of_six(pod: &Pod) -> IpAddr {
+pub(super) fn address_of_six(pod: &Pod) -> IpAddr {
     *pod.addresses
         .iter()
         .find(|address| address.is_ipv6())

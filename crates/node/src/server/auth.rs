@@ -17,6 +17,7 @@ impl Caller {
         Self(Reviewed {
             name: "system:anonymous".to_owned(),
             groups: vec!["system:unauthenticated".to_owned()],
+            ..Reviewed::default()
         })
     }
 
@@ -53,8 +54,11 @@ pub(super) fn by_certificate(
     let subject = Subject::of_certificate(own).ok()?;
     let mut groups = subject.organizations;
     groups.push("system:authenticated".to_owned());
-    let name = subject.common_name;
-    Some(Caller(Reviewed { name, groups }))
+    Some(Caller(Reviewed {
+        name: subject.common_name,
+        groups,
+        ..Reviewed::default()
+    }))
 }
 
 /// Asks the API server about callers.

@@ -3,8 +3,7 @@
 //! The directives are `$patch: replace|delete|merge` in objects and list elements,
 //! `$deleteFromPrimitiveList/FIELD`, `$setElementOrder/FIELD` and `$retainKeys`.
 
-use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use davit_api::field::quote;
 use davit_api::kinds::{Field, FieldType, PatchStrategy, TypeBody, TypeId, TypeTable};
@@ -36,8 +35,7 @@ pub fn strategic_merge_patch(
     let (Value::Object(document), Value::Object(patch)) = (document, patch) else {
         return Err(PatchError::Malformed("invalid JSON document".to_owned()));
     };
-    let compared = Cell::new(0);
-    let merger = Merger { types, compared };
+    let merger = Merger { types };
     let root = FieldType::Named(root);
     merger
         .object(document, patch, Some(&root))
@@ -74,13 +72,7 @@ struct Meta<'t> {
 
 struct Merger<'t> {
     types: &'t TypeTable,
-    /// Comparisons of elements so far, at most.
-    compared: Cell<usize>,
 }
-
-/// Most comparisons of elements of lists that merge in one patch: enough for lists of ten thousand. Each element is looked
-/// for among all others, and half a million of them took minutes.
-const MAX_COMPARED: usize = 100_000_000;
 
 impl<'t> Merger<'t> {
     /// How a field of a struct or an entry of a map merges. Inside values without a schema nothing
@@ -112,19 +104,6 @@ impl<'t> Merger<'t> {
             }
             _ => Ok(plain(None)),
         }
-    }
-
-    /// Counts what merging lists of so many elements together costs.
-    fn compare(&self, elements: usize) -> Result<(), PatchError> {
-        let compared = elements.saturating_mul(elements);
-        let compared = compared.saturating_add(self.compared.get());
-        self.compared.set(compared);
-        if compared > MAX_COMPARED {
-            return Err(PatchError::TooLarge(
-                "the lists that the patch merges have too many elements".to_owned(),
-            ));
-        }
-        Ok(())
     }
 
     fn object(
@@ -212,7 +191,6 @@ impl<'t> Merger<'t> {
                 check_order(change, &order, meta.key)?;
             }
             let before = current.clone().unwrap_or_default();
-            self.compare(order.len() + before.len() + change.as_ref().map_or(0, Vec::len))?;
             let merged = match (current, change) {
                 (Some(current), None) => current,
                 (None, Some(change)) => change.into_iter().filter_map(added).collect(),
@@ -239,20 +217,14 @@ impl<'t> Merger<'t> {
         if original.is_empty() && patch.is_empty() {
             return Ok(original);
         }
-        self.compare(original.len() + patch.len())?;
         if !elements_are_objects(&original, &patch)? {
             if is_delete_list {
-                return Ok(original
-                    .into_iter()
-                    .filter(|v| !patch.contains(v))
-                    .collect());
+                let gone: HashSet<&Value> = patch.iter().collect();
+                return Ok(original.into_iter().filter(|v| !gone.contains(v)).collect());
             }
-            let mut merged: Vec<Value> = Vec::with_capacity(original.len() + patch.len());
-            for value in original.iter().chain(&patch) {
-                if !merged.contains(value) {
-                    merged.push(value.clone());
-                }
-            }
+            let mut seen: HashSet<&Value> = HashSet::with_capacity(original.len() + patch.len());
+            let all = original.iter().chain(&patch);
+            let merged = all.filter(|value| seen.insert(value)).cloned().collect();
             let (ordered, server_only) = partition(merged, &patch, "")?;
             return normalize_order(ordered, server_only, &patch, &original, "");
         }
@@ -279,6 +251,12 @@ impl<'t> Merger<'t> {
         let before = original.clone();
         let order = patch.clone();
         let mut merged = original;
+        let mut places: HashMap<Value, usize> = HashMap::with_capacity(merged.len());
+        for (at, element) in merged.iter().enumerate() {
+            if let Some(value) = element.get(key) {
+                places.entry(value.clone()).or_insert(at);
+            }
+        }
         for element in patch {
             let Value::Object(element) = element else {
                 return Err(PatchError::Failed("list element is not a map".to_owned()));
@@ -286,7 +264,7 @@ impl<'t> Merger<'t> {
             let value = element
                 .get(key)
                 .ok_or_else(|| no_merge_key(&element, key))?;
-            match merged.iter().position(|v| v.get(key) == Some(value)) {
+            match places.get(value).copied() {
                 Some(at) => {
                     let Value::Object(current) = merged[at].take() else {
                         return Err(PatchError::Failed(format!(
@@ -295,7 +273,15 @@ impl<'t> Merger<'t> {
                     };
                     merged[at] = Value::Object(self.object(current, element, item)?);
                 }
-                None => merged.extend(added(Value::Object(element))),
+                None => {
+                    let Some(new) = added(Value::Object(element)) else {
+                        continue;
+                    };
+                    if let Some(value) = new.get(key) {
+                        places.insert(value.clone(), merged.len());
+                    }
+                    merged.push(new);
+                }
             }
         }
         let (ordered, server_only) = partition(merged, &order, key)?;
@@ -397,6 +383,7 @@ fn special_elements(
     key: &str,
 ) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
     let mut plain = Vec::with_capacity(patch.len());
+    let mut gone: HashSet<Value> = HashSet::new();
     let mut replace = false;
     for element in patch {
         let Some(directive) = element.get(DIRECTIVE) else {
@@ -407,7 +394,7 @@ fn special_elements(
         match directive.as_str() {
             Some("delete") => {
                 let value = object.get(key).ok_or_else(|| no_merge_key(&object, key))?;
-                original.retain(|v| v.get(key) != Some(value));
+                gone.insert(value.clone());
             }
             Some("replace") => replace = true,
             Some("merge") => {
@@ -421,6 +408,9 @@ fn special_elements(
     if replace {
         // as they are, two of one key, too: a node has several addresses of a type
         return Ok((plain.into_iter().filter_map(added).collect(), Vec::new()));
+    }
+    if !gone.is_empty() {
+        original.retain(|v| v.get(key).is_none_or(|value| !gone.contains(value)));
     }
     Ok((original, plain))
 }
@@ -441,12 +431,9 @@ fn check_order(list: &[Value], order: &[Value], key: &str) -> Result<(), PatchEr
         let equal = if key.is_empty() {
             *item == placed
         } else {
-            let value = |v: &Value| {
-                let object = v.as_object().cloned().unwrap_or_default();
-                object
-                    .get(key)
-                    .cloned()
-                    .ok_or_else(|| no_merge_key(&object, key))
+            let value = |v: &'_ Value| {
+                let found = v.get(key).cloned();
+                found.ok_or_else(|| no_merge_key(&v.as_object().cloned().unwrap_or_default(), key))
             };
             value(item)? == value(placed)?
         };

@@ -1,6 +1,8 @@
 //! Order of merged lists: what the patch names keeps the patch's order, what only the server has
 //! keeps the server's, and both are woven together as far as the server's order allows.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use super::super::PatchError;
@@ -16,11 +18,31 @@ fn identity<'v>(value: &'v Value, key: &str) -> Result<&'v Value, PatchError> {
         .ok_or_else(|| no_merge_key(&value.as_object().cloned().unwrap_or_default(), key))
 }
 
-fn place(list: &[Value], value: &Value, key: &str) -> Result<Option<usize>, PatchError> {
-    let wanted = identity(value, key)?;
-    Ok(list
-        .iter()
-        .position(|v| (if key.is_empty() { Some(v) } else { v.get(key) }) == Some(wanted)))
+/// Where each element of a list stands: looked up, for each would be compared with each otherwise.
+struct Places<'v> {
+    by_identity: HashMap<&'v Value, usize>,
+    key: &'v str,
+}
+
+impl<'v> Places<'v> {
+    fn of(list: &'v [Value], key: &'v str) -> Self {
+        let mut by_identity = HashMap::with_capacity(list.len());
+        for (at, value) in list.iter().enumerate() {
+            let identity = if key.is_empty() {
+                Some(value)
+            } else {
+                value.get(key)
+            };
+            if let Some(identity) = identity {
+                by_identity.entry(identity).or_insert(at);
+            }
+        }
+        Places { by_identity, key }
+    }
+
+    fn place(&self, value: &Value) -> Result<Option<usize>, PatchError> {
+        Ok(self.by_identity.get(identity(value, self.key)?).copied())
+    }
 }
 
 /// Splits a list into the elements that `by` holds and the others.
@@ -29,9 +51,10 @@ pub(super) fn partition(
     by: &[Value],
     key: &str,
 ) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
+    let places = Places::of(by, key);
     let (mut inside, mut outside) = (Vec::new(), Vec::new());
     for value in list {
-        if place(by, &value, key)?.is_some() {
+        if places.place(&value)?.is_some() {
             inside.push(value);
         } else {
             outside.push(value);
@@ -48,8 +71,9 @@ pub(super) fn normalize_order(
     server_order: &[Value],
     key: &str,
 ) -> Result<Vec<Value>, PatchError> {
-    let patch_items = sorted(patch_items, patch_order, key)?;
-    let server_only = sorted(server_only, server_order, key)?;
+    let server = Places::of(server_order, key);
+    let patch_items = sorted(patch_items, &Places::of(patch_order, key))?;
+    let server_only = sorted(server_only, &server)?;
     let mut out = Vec::with_capacity(patch_items.len() + server_only.len());
     let mut left = server_only.into_iter().peekable();
     let mut right = patch_items.into_iter().peekable();
@@ -59,7 +83,7 @@ pub(super) fn normalize_order(
             (Some(_), None) => true,
             (None, Some(_)) => false,
             (Some(l), Some(r)) => {
-                let places = (place(server_order, l, key)?, place(server_order, r, key)?);
+                let places = (server.place(l)?, server.place(r)?);
                 matches!(places, (Some(l), Some(r)) if l < r)
             }
         };
@@ -71,10 +95,10 @@ pub(super) fn normalize_order(
     }
 }
 
-fn sorted(list: Vec<Value>, order: &[Value], key: &str) -> Result<Vec<Value>, PatchError> {
+fn sorted(list: Vec<Value>, order: &Places<'_>) -> Result<Vec<Value>, PatchError> {
     let mut placed = Vec::with_capacity(list.len());
     for value in list {
-        placed.push((place(order, &value, key)?, value));
+        placed.push((order.place(&value)?, value));
     }
     placed.sort_by_key(|(place, _)| *place);
     Ok(placed.into_iter().map(|(_, value)| value).collect())
