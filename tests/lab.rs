@@ -73,6 +73,12 @@ fn pods_are_scheduled_on_simulated_nodes_and_get_their_devices() {
     ]);
     let node = ask(&["get", "pod", "picky", "-o", "jsonpath={.spec.nodeName}"]);
     assert_eq!(node, "sim-1");
+    let logs = output(cluster.kubectl(&kubectl_binary).args(["logs", "picky"]));
+    let said = String::from_utf8_lossy(&logs.stderr);
+    assert!(
+        said.contains("container \"main\" in pod \"picky\" has no log"),
+        "{said}"
+    );
     // All twelve devices are held, each by one container.
     let told = output(
         Command::new(DAVIT)
@@ -319,6 +325,37 @@ fn simulated_drivers_serve_claims_although_they_die_in_the_middle() {
         given,
         ["sim-0/gpu-0", "sim-0/gpu-1", "sim-1/gpu-0", "sim-1/gpu-1"]
     );
+}
+
+/// It is tried for as long as it takes, told where users look, and not written into the log each time.
+#[test]
+fn a_driver_that_cannot_undo_a_claim_is_told_of_and_not_again_and_again() {
+    let Some(kubectl_binary) = any_kubectl() else {
+        return;
+    };
+    let dir = temp_dir();
+    let file = dir.path().join("drivers.yaml");
+    let drivers = "drivers: [{name: gpu.vendor.example, devices: [{name: gpu}], faults: {unprepare: {manner: fail, text: stuck}}}]";
+    std::fs::write(&file, drivers).unwrap();
+    let devices = file.display().to_string();
+    let cluster = Cluster::up(&["--no-node", "--sim-nodes", "1", "--devices", &devices]);
+    let ask = |args: &[&str]| kubectl(&cluster, &kubectl_binary, args);
+    let one = CLAIMS.replace("replicas: 4", "replicas: 1");
+    kubectl_stdin(&cluster, &kubectl_binary, &["apply", "-f", "-"], &one);
+    let status = ["rollout", "status", "deployment/claimers", "--timeout=120s"];
+    ask(&status);
+    ask(&["delete", "deployment", "claimers", "--wait=false"]);
+    let long = Duration::from_secs(90);
+    eventually("the event's seventh time", long, || {
+        let reason = "--field-selector=reason=FailedUnprepareDynamicResources";
+        let path = "jsonpath={.items[0].count} {.items[0].message}";
+        let told = ask(&["get", "events", reason, "-o", path]);
+        let (count, message) = told.split_once(' ').unwrap_or_default();
+        count.parse().is_ok_and(|n: u32| n >= 7) && message.contains("stuck")
+    });
+    let log = cluster.log();
+    let lines = log.matches("cannot unprepare dynamic resources").count();
+    assert!((1..=4).contains(&lines), "{lines} lines");
 }
 
 fn check(kind: &str, args: &[&str], command: &[&str]) -> (bool, serde_json::Value) {

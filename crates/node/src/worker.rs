@@ -8,6 +8,7 @@ mod devices;
 mod end;
 mod resize;
 mod restart_all;
+mod retries;
 mod start;
 mod sync;
 
@@ -34,8 +35,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// The longest wait after an error.
-const MAX_RETRY: Duration = Duration::from_secs(10);
 /// How often a pod that is well is looked at, which also brings volumes up to date.
 const RESYNC: Duration = Duration::from_secs(60);
 
@@ -75,7 +74,7 @@ pub(crate) struct Worker {
     volumes: Mounted,
     /// The pod for which the volumes were made or last brought up to date, and when.
     volumes_of: Option<(Arc<Pod>, Instant)>,
-    retry: Duration,
+    retries: retries::Retries,
     /// The health of the pod's devices as last seen.
     devices: devices::Watched,
     /// The pod's size: asked for, granted, in its containers.
@@ -113,7 +112,7 @@ impl Worker {
             probes,
             volumes: Mounted::new(),
             volumes_of: None,
-            retry: Duration::ZERO,
+            retries: retries::Retries::default(),
             devices: devices::Watched::default(),
             sizing: resize::Sizing::default(),
             replaced: BTreeSet::new(),
@@ -177,12 +176,15 @@ impl Worker {
 
     /// The wait after an error, longer each time.
     fn retry_later(&mut self) -> Next {
-        self.retry = if self.retry.is_zero() {
-            Duration::from_millis(500)
-        } else {
-            (self.retry * 2).min(MAX_RETRY)
-        };
-        Next::Wait(Some(self.retry))
+        Next::Wait(Some(self.retries.later()))
+    }
+
+    /// The runtime could not be asked.
+    fn unobserved(&mut self, error: &davit_oci::runtime::Error) -> Next {
+        if self.retries.is_news(&error.to_string()) {
+            tracing::warn!(pod = %self.pod.format(), %error, "cannot ask the runtime about the pod");
+        }
+        self.retry_later()
     }
 
     /// Asks the runtime, and completes the records with termination messages.

@@ -60,6 +60,12 @@ pub(super) async fn serve(
         Ok(record) => record,
         Err(message) => return text(StatusCode::BAD_REQUEST, message),
     };
+    if record.log_path.is_empty() {
+        let message = format!(
+            "container \"{container}\" in pod \"{pod}\" has no log: the node's runtime keeps none (simulated nodes and those with --runtime none run no containers)\n"
+        );
+        return text(StatusCode::BAD_REQUEST, message);
+    }
     let dir = ctx
         .paths
         .pod_log_dir(found.ns(), found.pod_name(), found.uid());

@@ -26,11 +26,10 @@ impl Worker {
         let runtime = match self.observe().await {
             Ok(runtime) => runtime,
             Err(error) => {
-                tracing::warn!(pod = %self.pod.format(), %error, "cannot ask the runtime about the pod");
-                return self.retry_later();
+                return self.unobserved(&error);
             }
         };
-        self.retry = Duration::ZERO;
+        self.retries.over();
         if self.input.must_end() || self.pod.is_terminal() {
             self.stage = Stage::End;
             return Next::Again;

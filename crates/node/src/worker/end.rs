@@ -22,8 +22,7 @@ impl Worker {
         let runtime = match self.observe().await {
             Ok(runtime) => runtime,
             Err(error) => {
-                tracing::warn!(pod = %self.pod.format(), %error, "cannot ask the runtime about the pod");
-                return self.retry_later();
+                return self.unobserved(&error);
             }
         };
         if !runtime.is_quiet() {
@@ -46,7 +45,14 @@ impl Worker {
     async fn finish(&mut self, runtime: &PodRuntime) -> Next {
         // Before the last status: once the pod is over its claims may go to others.
         if let Err(error) = self.ctx.devices.unprepare_claims(&self.uid).await {
-            tracing::warn!(pod = %self.pod.format(), %error, "cannot unprepare dynamic resources");
+            let text = format!("Failed to unprepare dynamic resources: {error}");
+            if self.retries.is_news(&text) {
+                tracing::warn!(pod = %self.pod.format(), %error, "cannot unprepare dynamic resources");
+            }
+            let reference = self.pod.reference();
+            self.ctx
+                .recorder
+                .warning(&reference, "FailedUnprepareDynamicResources", text);
             self.publish(runtime, false);
             return self.retry_later();
         }
@@ -62,13 +68,15 @@ impl Worker {
                 .set(&self.pod, self.pod.pod_status().clone());
         }
         if let Err(error) = self.ctx.volumes.unmount(&self.uid).await {
-            tracing::warn!(pod = %self.pod.format(), %error, "cannot take the pod's volumes down");
+            if self.retries.is_news(&error.to_string()) {
+                tracing::warn!(pod = %self.pod.format(), %error, "cannot take the pod's volumes down");
+            }
             self.ctx
                 .recorder
                 .warning(&self.pod.reference(), "FailedUnMount", error.to_string());
             return self.retry_later();
         }
-        self.retry = Duration::ZERO;
+        self.retries.over();
         self.ctx.devices.release(&self.uid).await;
         self.ctx.pods.set_ended(&self.uid);
         self.ctx.status.finish(&self.uid);
@@ -92,7 +100,9 @@ impl Worker {
             return Next::Wait(None);
         }
         if let Err(error) = remove_all(&self.ctx, &self.uid).await {
-            tracing::warn!(pod = %self.pod.format(), %error, "cannot remove what is left of the pod");
+            if self.retries.is_news(&error) {
+                tracing::warn!(pod = %self.pod.format(), %error, "cannot remove what is left of the pod");
+            }
             return self.retry_later();
         }
         self.ctx.images.forget(&self.uid);

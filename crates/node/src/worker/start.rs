@@ -39,7 +39,9 @@ impl Worker {
             && let Some(problem) = network_problem(&*self.ctx.runtime).await
         {
             let message = format!("network is not ready: {problem}");
-            tracing::warn!(pod = %self.pod.format(), %message);
+            if self.retries.is_news(&message) {
+                tracing::warn!(pod = %self.pod.format(), %message);
+            }
             let reference = self.pod.reference();
             self.ctx
                 .recorder
@@ -47,8 +49,10 @@ impl Worker {
             return Err(());
         }
         if let Err(error) = self.ctx.limit_pod(&self.pod) {
-            tracing::warn!(pod = %self.pod.format(), %error, "failed to make the pod's cgroup");
             let message = format!("unable to ensure pod container exists: {error}");
+            if self.retries.is_news(&message) {
+                tracing::warn!(pod = %self.pod.format(), %error, "failed to make the pod's cgroup");
+            }
             let reference = self.pod.reference();
             self.ctx
                 .recorder
@@ -72,8 +76,10 @@ impl Worker {
                 Ok(())
             }
             Err(error) => {
-                tracing::warn!(pod = %self.pod.format(), %error, "failed to create the pod's sandbox");
                 let message = format!("Failed to create pod sandbox: {error}");
+                if self.retries.is_news(&message) {
+                    tracing::warn!(pod = %self.pod.format(), %error, "failed to create the pod's sandbox");
+                }
                 self.ctx
                     .recorder
                     .warning(&self.pod.reference(), "FailedCreatePodSandBox", message);

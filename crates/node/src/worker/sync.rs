@@ -26,8 +26,7 @@ impl Worker {
         let runtime = match self.observe().await {
             Ok(runtime) => runtime,
             Err(error) => {
-                tracing::warn!(pod = %self.pod.format(), %error, "cannot ask the runtime about the pod");
-                return self.retry_later();
+                return self.unobserved(&error);
             }
         };
         self.probes.sync(&self.pod, &runtime);
@@ -118,7 +117,7 @@ impl Worker {
         if let Sandbox::Create { attempt } = plan.sandbox {
             return match self.start_sandbox(attempt).await {
                 Ok(()) => {
-                    self.retry = Duration::ZERO;
+                    self.retries.over();
                     Next::Again
                 }
                 Err(()) => self.retry_later(),
@@ -143,14 +142,14 @@ impl Worker {
         }
         if started {
             if !failed {
-                self.retry = Duration::ZERO;
+                self.retries.over();
             }
             return Next::Again;
         }
         if failed {
             return self.retry_later();
         }
-        self.retry = Duration::ZERO;
+        self.retries.over();
         Next::Wait(self.next_look(&plan))
     }
 
@@ -291,8 +290,12 @@ impl Worker {
             return Err(self.reject_for_volumes(runtime, &driver, &why).await);
         }
         let reference = pod.reference();
+        let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let news = self.retries.is_news(&all.join("; "));
         for error in errors {
-            tracing::warn!(pod = %pod.format(), %error, "volumes are not ready");
+            if news {
+                tracing::warn!(pod = %pod.format(), %error, "volumes are not ready");
+            }
             ctx.recorder
                 .warning(&reference, error.reason(), error.to_string());
         }
@@ -327,7 +330,9 @@ impl Worker {
         let Err(error) = prepared else {
             return Ok(());
         };
-        tracing::warn!(pod = %pod.format(), %error, "resource claims are not ready");
+        if self.retries.is_news(&error.to_string()) {
+            tracing::warn!(pod = %pod.format(), %error, "resource claims are not ready");
+        }
         ctx.recorder.warning(
             &pod.reference(),
             "FailedPrepareDynamicResources",

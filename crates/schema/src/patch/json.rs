@@ -18,7 +18,8 @@ pub const MAX_SHIFTED: usize = 50_000_000;
 /// A parsed JSON patch.
 #[derive(Debug, Clone)]
 pub struct JsonPatch {
-    operations: Vec<Operation>,
+    /// Or why one cannot be done. The original reads an operation when it is its turn: what comes before may fail first.
+    operations: Vec<Result<Operation, String>>,
 }
 
 #[derive(Debug, Clone)]
@@ -90,6 +91,8 @@ impl JsonPatch {
         let mut document = document.clone();
         let mut spent = Spent::default();
         for operation in &self.operations {
+            let operation = operation.as_ref();
+            let operation = operation.map_err(|why| PatchError::Unprocessable(why.clone()))?;
             operation.apply(&mut document, &mut spent)?;
         }
         Ok(document)
@@ -136,44 +139,61 @@ impl Spent {
     }
 }
 
-fn operation(value: Value) -> Result<Operation, PatchError> {
-    // The original reads operations when it applies them.
-    let malformed = |text: &str| PatchError::Unprocessable(text.to_owned());
-    let Value::Object(mut fields) = value else {
-        return Err(PatchError::Malformed(format!(
+/// One operation of a patch, or why it is none.
+///
+/// # Errors
+/// When it is neither an object nor null, which is an object without anything in it.
+fn operation(value: Value) -> Result<Result<Operation, String>, PatchError> {
+    match value {
+        Value::Object(fields) => Ok(read(fields)),
+        Value::Null => Ok(read(Map::new())),
+        value => Err(PatchError::Malformed(format!(
             "json: cannot unmarshal {} into Go value of type jsonpatch.Operation",
             go_word(&value)
-        )));
-    };
-    let text = |fields: &Map<String, Value>, key: &str| {
-        fields.get(key).and_then(Value::as_str).map(str::to_owned)
-    };
-    let path = text(&fields, "path").ok_or_else(|| malformed("missing path in patch operation"))?;
-    if !path.is_empty() && !path.starts_with('/') {
-        return Err(malformed("path of a patch operation must start with '/'"));
+        ))),
     }
-    let from = || text(&fields, "from").ok_or_else(|| malformed("missing from in patch operation"));
-    let verb = match text(&fields, "op").unwrap_or_default().as_str() {
-        "remove" => Verb::Remove,
-        "move" => Verb::Move(from()?),
-        "copy" => Verb::Copy(from()?),
-        "test" => Verb::Test(fields.remove("value").unwrap_or(Value::Null)),
-        op @ ("add" | "replace") => {
-            let add = op == "add";
-            let value = fields.remove("value").unwrap_or(Value::Null);
-            if add {
-                Verb::Add(value)
-            } else {
-                Verb::Replace(value)
-            }
-        }
-        other => {
-            return Err(PatchError::Unprocessable(format!(
-                "Unexpected kind: {other}"
-            )));
-        }
+}
+
+fn read(mut fields: Map<String, Value>) -> Result<Operation, String> {
+    let text = |key: &str| fields.get(key).and_then(Value::as_str).map(str::to_owned);
+    let op = text("op").unwrap_or_else(|| "unknown".to_owned());
+    let undecoded =
+        |what: &str, why: &str| format!("{op} operation failed to decode {what}: {why}");
+    let path = || {
+        let why = match op.as_str() {
+            "replace" | "test" => "operation missing path field: missing value",
+            _ => "missing value",
+        };
+        text("path").ok_or_else(|| undecoded("path", why))
     };
-    Ok(Operation { verb, path })
+    let from = || {
+        let why = "operation, missing from field: missing value";
+        text("from").ok_or_else(|| undecoded("from", why))
+    };
+    let (verb, path): (fn(Value) -> Verb, String) = match op.as_str() {
+        "remove" => (|_| Verb::Remove, path()?),
+        "move" => {
+            return Ok(Operation {
+                verb: Verb::Move(from()?),
+                path: path()?,
+            });
+        }
+        "copy" => {
+            return Ok(Operation {
+                verb: Verb::Copy(from()?),
+                path: path()?,
+            });
+        }
+        "add" => (Verb::Add, path()?),
+        "replace" => (Verb::Replace, path()?),
+        "test" => (Verb::Test, path()?),
+        other => return Err(format!("Unexpected kind: {other}")),
+    };
+    let value = fields.remove("value").unwrap_or(Value::Null);
+    Ok(Operation {
+        verb: verb(value),
+        path,
+    })
 }
 
 impl Operation {
@@ -545,16 +565,6 @@ mod tests {
                 400,
                 "json: cannot unmarshal number into Go value of type jsonpatch.Operation",
             ),
-            (
-                "[{\"op\":\"jump\",\"path\":\"/a\"}]",
-                422,
-                "Unexpected kind: jump",
-            ),
-            (
-                "[{\"op\":\"add\",\"path\":\"a\",\"value\":1}]",
-                422,
-                "path of a patch operation must start with '/'",
-            ),
         ] {
             let error = JsonPatch::parse(patch.as_bytes()).unwrap_err();
             assert_eq!(error.to_string(), text);
@@ -563,6 +573,61 @@ mod tests {
         let many = vec![json!({"op": "test", "path": "", "value": 1}); MAX_OPERATIONS + 1];
         let error = JsonPatch::parse(Value::from(many).to_string().as_bytes()).unwrap_err();
         assert_eq!(error.status().code, 413);
+    }
+
+    /// As the original ends each, in the order in which it looks.
+    #[test]
+    fn what_is_no_operation() {
+        let doc = json!({"a": {"b": [1]}});
+        let path = "operation failed to decode path";
+        let from = "operation failed to decode from: operation, missing from field: missing value";
+        for (patch, text) in [
+            (json!([null]), "Unexpected kind: unknown"),
+            (json!([{}]), "Unexpected kind: unknown"),
+            (json!([{"op": 1, "path": "/a"}]), "Unexpected kind: unknown"),
+            (json!([{"op": "jump"}]), "Unexpected kind: jump"),
+            (
+                json!([{"op": "add", "path": "/z", "value": 1}, null]),
+                "Unexpected kind: unknown",
+            ),
+            (
+                json!([{"op": "test", "path": "/x", "value": 1}, null]),
+                "testing value /x failed: test failed",
+            ),
+            (
+                json!([{"op": "add", "path": null}]),
+                &format!("add {path}: missing value"),
+            ),
+            (
+                json!([{"op": "remove", "path": 3}]),
+                &format!("remove {path}: missing value"),
+            ),
+            (
+                json!([{"op": "replace"}]),
+                &format!("replace {path}: operation missing path field: missing value"),
+            ),
+            (
+                json!([{"op": "test"}]),
+                &format!("test {path}: operation missing path field: missing value"),
+            ),
+            (json!([{"op": "move"}]), &format!("move {from}")),
+            (
+                json!([{"op": "copy", "from": null}]),
+                &format!("copy {from}"),
+            ),
+            (
+                json!([{"op": "add", "path": "a", "value": 1}]),
+                "add operation does not apply: doc is missing path: \"a\": missing value",
+            ),
+            (
+                json!([{"op": "copy", "from": "a", "path": "/b"}]),
+                "copy operation does not apply: doc is missing from path: a: missing value",
+            ),
+        ] {
+            let error = apply(&doc, &patch).unwrap_err();
+            assert_eq!(error.to_string(), text, "{patch}");
+            assert_eq!(error.status().code, 422, "{patch}");
+        }
     }
 
     /// Made by tests/peers/go/jsonpatch; the texts are clients' to read, too.
