@@ -139,18 +139,12 @@ async fn evict_once(
 
 /// Refuses to touch a pod that is another, or in another state, than who asks has seen.
 fn is_meant(wanted: &Preconditions, pods: &ResourceInfo, pod: &Value) -> Result<(), Status> {
-    let (name, uid) = (object::name(pod), object::uid(pod));
-    if let Some(wanted) = wanted.uid.as_deref().filter(|wanted| *wanted != uid) {
-        return Err(Status::uid_precondition(
-            pods.qualified(),
-            name,
-            wanted,
-            uid,
-        ));
-    }
-    match &wanted.resource_version {
-        Some(wanted) if wanted != object::resource_version(pod) => {
-            Err(Status::conflict_modified(pods.qualified(), name))
+    let (kind, name) = (pods.qualified_kind(), object::name(pod));
+    let (uid, version) = (object::uid(pod), object::resource_version(pod));
+    match (&wanted.uid, &wanted.resource_version) {
+        (Some(wanted), _) if wanted != uid => Err(Status::other_uid(kind, name, wanted, uid)),
+        (_, Some(wanted)) if wanted != version => {
+            Err(Status::other_version(kind, name, wanted, version))
         }
         _ => Ok(()),
     }

@@ -274,7 +274,11 @@ async fn an_eviction_of_a_pod_that_is_not_meant_costs_no_budget() {
             "deleteOptions": {"preconditions": precondition},
         });
         let refused = c.post(&format!("{PODS}/p/eviction"), &eviction).await;
-        refused.error(409, "Conflict");
+        let refused = refused.error(409, "Conflict");
+        // In the words of any deletion.
+        let told = refused["message"].as_str().unwrap();
+        assert!(told.contains("in the precondition"), "{told}");
+        assert_eq!(refused["details"]["kind"], "Pod");
         let budget = c.get(&format!("{budgets}/b")).await.ok(200);
         assert_eq!(budget["status"]["disruptionsAllowed"], 1, "{precondition}");
         assert!(budget["status"]["disruptedPods"].is_null(), "{budget}");
