@@ -193,12 +193,7 @@ async fn item_118_evictions_obey_budgets() {
     )
     .await
     .ok(200);
-    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
-    let budget = json!({
-        "metadata": {"name": "b"},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "p"}}},
-    });
-    c.post(budgets, &budget).await.ok(201);
+    budget(&c).await;
     let status = |allowed: i64| {
         json!({"status": {
             "observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 1,
@@ -211,7 +206,7 @@ async fn item_118_evictions_obey_budgets() {
     let url = format!("{PODS}/p/eviction");
     let stale = c.post(&url, &eviction).await.error(429, "TooManyRequests");
     assert_eq!(stale["details"]["retryAfterSeconds"], 10);
-    c.patch(&format!("{budgets}/b/status"), "merge", &status(0))
+    c.patch(&format!("{BUDGETS}/b/status"), "merge", &status(0))
         .await
         .ok(200);
     let refused = c.post(&url, &eviction).await.error(429, "TooManyRequests");
@@ -227,12 +222,12 @@ async fn item_118_evictions_obey_budgets() {
         refused["details"]["causes"][0]["message"],
         "The disruption budget b needs 1 healthy pods and has 1 currently"
     );
-    c.patch(&format!("{budgets}/b/status"), "merge", &status(1))
+    c.patch(&format!("{BUDGETS}/b/status"), "merge", &status(1))
         .await
         .ok(200);
     let done = c.post(&url, &eviction).await.ok(201);
     assert_eq!(done["status"], "Success");
-    let budget = c.get(&format!("{budgets}/b")).await.ok(200);
+    let budget = c.get(&format!("{BUDGETS}/b")).await.ok(200);
     assert_eq!(
         budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0),
         0
@@ -246,6 +241,28 @@ async fn item_118_evictions_obey_budgets() {
     assert_eq!(target.unwrap()["reason"], "EvictionByEvictionAPI");
 }
 
+const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+
+/// The budget `b`, of which one pod with label `app: p` must be left.
+async fn budget(c: &Cluster) {
+    let budget = json!({
+        "metadata": {"name": "b"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "p"}}},
+    });
+    c.post(BUDGETS, &budget).await.ok(201);
+}
+
+/// What the controller has found of it: how many may go, are healthy, and are expected.
+async fn budget_has(c: &Cluster, allowed: i64, healthy: i64, expected: i64) {
+    let status = json!({"status": {
+        "observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": healthy,
+        "desiredHealthy": 1, "expectedPods": expected,
+    }});
+    c.patch(&format!("{BUDGETS}/b/status"), "merge", &status)
+        .await
+        .ok(200);
+}
+
 /// Who may evict pods names one that is not there any more, again and again: nothing goes, and no budget either.
 #[tokio::test]
 async fn an_eviction_of_a_pod_that_is_not_meant_costs_no_budget() {
@@ -256,18 +273,8 @@ async fn an_eviction_of_a_pod_that_is_not_meant_costs_no_budget() {
     c.patch(&format!("{PODS}/p/status"), "merge", &running)
         .await
         .ok(200);
-    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
-    let budget = json!({
-        "metadata": {"name": "b"},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "p"}}},
-    });
-    c.post(budgets, &budget).await.ok(201);
-    let status = json!({"status": {
-        "observedGeneration": 1, "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2,
-    }});
-    c.patch(&format!("{budgets}/b/status"), "merge", &status)
-        .await
-        .ok(200);
+    budget(&c).await;
+    budget_has(&c, 1, 2, 2).await;
     for precondition in [json!({"uid": "another"}), json!({"resourceVersion": "1"})] {
         let eviction = json!({
             "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"},
@@ -279,7 +286,7 @@ async fn an_eviction_of_a_pod_that_is_not_meant_costs_no_budget() {
         let told = refused["message"].as_str().unwrap();
         assert!(told.contains("in the precondition"), "{told}");
         assert_eq!(refused["details"]["kind"], "Pod");
-        let budget = c.get(&format!("{budgets}/b")).await.ok(200);
+        let budget = c.get(&format!("{BUDGETS}/b")).await.ok(200);
         assert_eq!(budget["status"]["disruptionsAllowed"], 1, "{precondition}");
         assert!(budget["status"]["disruptedPods"].is_null(), "{budget}");
     }
@@ -290,18 +297,8 @@ async fn an_eviction_of_a_pod_that_is_not_meant_costs_no_budget() {
 async fn a_pod_that_begins_while_it_is_evicted_counts() {
     let c = Cluster::new().await;
     c.service_account().await;
-    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
-    let budget = json!({
-        "metadata": {"name": "b"},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "p"}}},
-    });
-    c.post(budgets, &budget).await.ok(201);
-    let status = json!({"status": {
-        "observedGeneration": 1, "disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1,
-    }});
-    c.patch(&format!("{budgets}/b/status"), "merge", &status)
-        .await
-        .ok(200);
+    budget(&c).await;
+    budget_has(&c, 0, 1, 1).await;
     let url = format!("{PODS}/p");
     let evictions = format!("{url}/eviction");
     let eviction =
@@ -338,12 +335,7 @@ async fn a_pod_that_begins_while_it_is_evicted_counts() {
 async fn unhealthy_pods_are_evicted_without_being_counted() {
     let c = Cluster::new().await;
     c.service_account().await;
-    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
-    let budget = json!({
-        "metadata": {"name": "b"},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "p"}}},
-    });
-    c.post(budgets, &budget).await.ok(201);
+    budget(&c).await;
     let evict = async || {
         bound_pod(&c, "p").await;
         let running = json!({"status": {"phase": "Running"}});
@@ -356,26 +348,18 @@ async fn unhealthy_pods_are_evicted_without_being_counted() {
         });
         c.post(&format!("{PODS}/p/eviction"), &eviction).await
     };
-    let healthy = async |n: i64| {
-        let status = json!({"status": {
-            "observedGeneration": 1, "disruptionsAllowed": 0, "currentHealthy": n, "desiredHealthy": 1, "expectedPods": 2,
-        }});
-        c.patch(&format!("{budgets}/b/status"), "merge", &status)
-            .await
-            .ok(200);
-    };
-    healthy(1).await;
+    budget_has(&c, 0, 1, 2).await;
     evict().await.ok(201);
-    healthy(0).await;
+    budget_has(&c, 0, 0, 2).await;
     evict().await.error(429, "TooManyRequests");
     let options = json!({"gracePeriodSeconds": 0});
     c.delete(&format!("{PODS}/p"), &options).await.ok(200);
     let policy = json!({"spec": {"unhealthyPodEvictionPolicy": "AlwaysAllow"}});
-    c.patch(&format!("{budgets}/b"), "merge", &policy)
+    c.patch(&format!("{BUDGETS}/b"), "merge", &policy)
         .await
         .ok(200);
     evict().await.ok(201);
-    let budget = c.get(&format!("{budgets}/b")).await.ok(200);
+    let budget = c.get(&format!("{BUDGETS}/b")).await.ok(200);
     assert!(budget["status"]["disruptedPods"].is_null(), "{budget}");
 }
 

@@ -155,6 +155,7 @@ fn operation(value: Value) -> Result<Result<Operation, String>, PatchError> {
 }
 
 fn read(mut fields: Map<String, Value>) -> Result<Operation, String> {
+    let value = fields.remove("value").unwrap_or(Value::Null);
     let text = |key: &str| fields.get(key).and_then(Value::as_str).map(str::to_owned);
     let op = text("op").unwrap_or_else(|| "unknown".to_owned());
     let undecoded =
@@ -170,30 +171,17 @@ fn read(mut fields: Map<String, Value>) -> Result<Operation, String> {
         let why = "operation, missing from field: missing value";
         text("from").ok_or_else(|| undecoded("from", why))
     };
-    let (verb, path): (fn(Value) -> Verb, String) = match op.as_str() {
-        "remove" => (|_| Verb::Remove, path()?),
-        "move" => {
-            return Ok(Operation {
-                verb: Verb::Move(from()?),
-                path: path()?,
-            });
-        }
-        "copy" => {
-            return Ok(Operation {
-                verb: Verb::Copy(from()?),
-                path: path()?,
-            });
-        }
-        "add" => (Verb::Add, path()?),
-        "replace" => (Verb::Replace, path()?),
-        "test" => (Verb::Test, path()?),
+    let verb = match op.as_str() {
+        "remove" => Verb::Remove,
+        "move" => Verb::Move(from()?),
+        "copy" => Verb::Copy(from()?),
+        "add" => Verb::Add(value),
+        "replace" => Verb::Replace(value),
+        "test" => Verb::Test(value),
         other => return Err(format!("Unexpected kind: {other}")),
     };
-    let value = fields.remove("value").unwrap_or(Value::Null);
-    Ok(Operation {
-        verb: verb(value),
-        path,
-    })
+    let path = path()?;
+    Ok(Operation { verb, path })
 }
 
 impl Operation {
