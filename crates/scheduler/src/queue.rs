@@ -7,7 +7,7 @@
 //! come back.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -119,6 +119,9 @@ pub struct Queue {
     entries: HashMap<Arc<str>, Entry>,
     active: BTreeMap<ActiveKey, Arc<str>>,
     backoff: BTreeMap<(Instant, u64), Arc<str>>,
+    /// Unschedulable and gated pods: those that a change may help.
+    held: HashSet<Arc<str>>,
+    gated: usize,
     next_seq: u64,
     changes: u64,
 }
@@ -131,6 +134,8 @@ impl Queue {
             entries: HashMap::new(),
             active: BTreeMap::new(),
             backoff: BTreeMap::new(),
+            held: HashSet::new(),
+            gated: 0,
             next_seq: 0,
             changes: 0,
         }
@@ -185,8 +190,10 @@ impl Queue {
 
     /// Removes a pod: it is gone, or bound.
     pub fn remove(&mut self, uid: &str) {
-        self.unplace(uid);
-        self.entries.remove(uid);
+        if let Some(uid) = self.entries.get(uid).map(|e| e.pod.uid.clone()) {
+            self.place(&uid, QueueState::InFlight);
+            self.entries.remove(&uid);
+        }
     }
 
     /// Whether the pod is in the queue or in flight.
@@ -212,7 +219,7 @@ impl Queue {
                 self.activate(&uid, rules);
             }
         }
-        let (_, uid) = self.active.pop_first()?;
+        let uid = self.active.values().next()?.clone();
         self.start(&uid, now)
     }
 
@@ -222,18 +229,15 @@ impl Queue {
             return None;
         }
         self.activate(uid, rules);
-        let QueueState::Active(key) = self.entries.get(uid)?.place else {
-            return None;
-        };
-        self.active.remove(&key);
-        self.start(uid, now)
+        let active = matches!(self.entries.get(uid)?.place, QueueState::Active(_));
+        active.then(|| self.start(uid, now)).flatten()
     }
 
-    /// The attempt for a pod that is in none of the ordered places begins.
+    /// The attempt for a pod begins.
     fn start(&mut self, uid: &Arc<str>, now: Instant) -> Option<Taken> {
+        self.place(uid, QueueState::InFlight);
         let changes = self.changes;
         let entry = self.entries.get_mut(uid)?;
-        entry.place = QueueState::InFlight;
         entry.attempt += 1;
         entry.changes_seen = changes;
         let first_attempt = *entry.first_attempt.get_or_insert(now);
@@ -258,9 +262,9 @@ impl Queue {
         entry.failed_at = now;
         let again = failure.error || entry.changes_seen != changes;
         entry.failure = failure;
-        entry.place = QueueState::Unschedulable;
+        let uid = entry.pod.uid.clone();
+        self.place(&uid, QueueState::Unschedulable);
         if again {
-            let uid = entry.pod.uid.clone();
             self.wake(&uid, rules, now, false);
         }
     }
@@ -274,19 +278,17 @@ impl Queue {
         now: Instant,
     ) -> usize {
         self.changes += 1;
-        let waiting = self
-            .entries
-            .iter()
-            .filter_map(|(uid, entry)| match entry.place {
-                QueueState::Unschedulable => {
-                    wakes(entry, rules, event, object).map(|at_once| (uid.clone(), at_once))
-                }
+        let waiting = self.held.iter().filter_map(|uid| {
+            let entry = self.entries.get(uid)?;
+            let at_once = match entry.place {
                 QueueState::Gated(plugin) => {
                     let hint = rules.hint(plugin, event, &entry.pod, object);
-                    (hint == Hint::Queue).then(|| (uid.clone(), true))
+                    (hint == Hint::Queue).then_some(true)
                 }
-                _ => None,
-            });
+                _ => wakes(entry, rules, event, object),
+            };
+            at_once.map(|at_once| (uid.clone(), at_once))
+        });
         let waiting: Vec<(Arc<str>, bool)> = waiting.collect();
         for (uid, at_once) in &waiting {
             self.wake(uid, rules, now, *at_once);
@@ -303,11 +305,10 @@ impl Queue {
             e.place == QueueState::Unschedulable
                 && now.saturating_duration_since(e.failed_at) >= limit
         };
-        let uids: Vec<Arc<str>> = self
-            .entries
-            .iter()
-            .filter(|(_, e)| stale(e))
-            .map(|(uid, _)| uid.clone())
+        let held = self.held.iter();
+        let uids: Vec<Arc<str>> = held
+            .filter(|uid| self.entries.get(*uid).is_some_and(stale))
+            .cloned()
             .collect();
         for uid in uids {
             self.wake(&uid, rules, now, false);
@@ -329,17 +330,15 @@ impl Queue {
 
     /// How many pods are where.
     pub fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
-        for entry in self.entries.values() {
-            *match entry.place {
-                QueueState::Active(_) => &mut counts.active,
-                QueueState::Backoff(..) => &mut counts.backoff,
-                QueueState::Unschedulable => &mut counts.unschedulable,
-                QueueState::Gated(_) => &mut counts.gated,
-                QueueState::InFlight => &mut counts.in_flight,
-            } += 1;
+        let (active, backoff) = (self.active.len(), self.backoff.len());
+        let unschedulable = self.held.len() - self.gated;
+        Counts {
+            active,
+            backoff,
+            unschedulable,
+            gated: self.gated,
+            in_flight: self.entries.len() - active - backoff - self.held.len(),
         }
-        counts
     }
 
     /// How long a pod with this many failures backs off.
@@ -372,39 +371,61 @@ impl Queue {
         if at_once || until <= now || entry.failures == 0 {
             return self.activate(uid, rules);
         }
-        self.unplace(uid);
-        let Some(entry) = self.entries.get_mut(uid) else {
-            return;
-        };
-        entry.place = QueueState::Backoff(until, entry.seq);
-        self.backoff.insert((until, entry.seq), uid.clone());
+        let place = QueueState::Backoff(until, entry.seq);
+        self.place(uid, place);
     }
 
     /// Makes a pod active unless a plugin holds it back.
     fn activate(&mut self, uid: &Arc<str>, rules: &impl Rules) {
-        self.unplace(uid);
+        let Some(entry) = self.entries.get(uid) else {
+            return;
+        };
+        let place = match rules.gate(&entry.pod) {
+            Some(status) => QueueState::Gated(status.plugin),
+            None => {
+                let rank = Reverse(rules.rank(&entry.pod));
+                QueueState::Active((rank, entry.arrived, entry.seq))
+            }
+        };
+        self.place(uid, place);
+    }
+
+    /// Moves a pod from where it is to another place.
+    fn place(&mut self, uid: &Arc<str>, place: QueueState) {
         let Some(entry) = self.entries.get_mut(uid) else {
             return;
         };
-        if let Some(status) = rules.gate(&entry.pod) {
-            entry.place = QueueState::Gated(status.plugin);
-            return;
-        }
-        let key = (Reverse(rules.rank(&entry.pod)), entry.arrived, entry.seq);
-        entry.place = QueueState::Active(key);
-        self.active.insert(key, uid.clone());
-    }
-
-    /// Takes a pod out of the ordered places.
-    fn unplace(&mut self, uid: &str) {
-        match self.entries.get(uid).map(|e| e.place) {
-            Some(QueueState::Active(key)) => {
+        match std::mem::replace(&mut entry.place, place) {
+            QueueState::Active(key) => {
                 self.active.remove(&key);
             }
-            Some(QueueState::Backoff(until, seq)) => {
+            QueueState::Backoff(until, seq) => {
                 self.backoff.remove(&(until, seq));
             }
-            _ => {}
+            QueueState::Unschedulable => {
+                self.held.remove(uid);
+            }
+            QueueState::Gated(_) => {
+                self.held.remove(uid);
+                self.gated -= 1;
+            }
+            QueueState::InFlight => {}
+        }
+        match place {
+            QueueState::Active(key) => {
+                self.active.insert(key, uid.clone());
+            }
+            QueueState::Backoff(until, seq) => {
+                self.backoff.insert((until, seq), uid.clone());
+            }
+            QueueState::Unschedulable => {
+                self.held.insert(uid.clone());
+            }
+            QueueState::Gated(_) => {
+                self.held.insert(uid.clone());
+                self.gated += 1;
+            }
+            QueueState::InFlight => {}
         }
     }
 }

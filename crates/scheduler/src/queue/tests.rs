@@ -269,15 +269,39 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn check(queue: &Queue) {
-    let counts = queue.counts();
-    assert_eq!(counts.active, queue.active.len());
-    assert_eq!(counts.backoff, queue.backoff.len());
-    for (key, uid) in &queue.active {
-        assert_eq!(queue.entries[uid].place, QueueState::Active(*key));
+    let mut counts = Counts::default();
+    for (uid, entry) in &queue.entries {
+        let held = match entry.place {
+            QueueState::Active(key) => {
+                counts.active += 1;
+                assert_eq!(queue.active.get(&key), Some(uid));
+                false
+            }
+            QueueState::Backoff(until, seq) => {
+                counts.backoff += 1;
+                assert_eq!(queue.backoff.get(&(until, seq)), Some(uid));
+                false
+            }
+            QueueState::Unschedulable => {
+                counts.unschedulable += 1;
+                true
+            }
+            QueueState::Gated(_) => {
+                counts.gated += 1;
+                true
+            }
+            QueueState::InFlight => {
+                counts.in_flight += 1;
+                false
+            }
+        };
+        assert_eq!(queue.held.contains(uid), held, "{uid}");
     }
-    for ((until, seq), uid) in &queue.backoff {
-        assert_eq!(queue.entries[uid].place, QueueState::Backoff(*until, *seq));
-    }
+    // With the sizes nothing is left over in any of the indices.
+    assert_eq!(queue.counts(), counts);
+    assert_eq!(queue.active.len(), counts.active);
+    assert_eq!(queue.backoff.len(), counts.backoff);
+    assert_eq!(queue.held.len(), counts.unschedulable + counts.gated);
 }
 
 proptest! {
