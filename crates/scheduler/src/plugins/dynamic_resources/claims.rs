@@ -134,6 +134,21 @@ pub(super) fn of_pod(devices: &Devices, pod: &PodInfo) -> Result<Vec<Arc<Resourc
     Ok(claims)
 }
 
+/// Whether an entry of the pod, or what its status says of one, names this claim.
+pub(super) fn names(pod: &PodInfo, claim: &ResourceClaim) -> bool {
+    let meta = &claim.metadata;
+    if meta.namespace.as_deref() != Some(&*pod.namespace) {
+        return false;
+    }
+    let entries = pod.spec().resource_claims.iter().flatten();
+    let statuses = pod.pod.status.iter();
+    let made = statuses.flat_map(|s| &s.resource_claim_statuses).flatten();
+    let mut names = entries
+        .map(|e| &e.resource_claim_name)
+        .chain(made.map(|s| &s.resource_claim_name));
+    names.any(|name| name.is_some() && *name == meta.name)
+}
+
 /// Whether an entry of the pod can stand for a classic claim of this name.
 pub(crate) fn may_name(pod: &PodInfo, claim: &classic::ResourceClaim) -> bool {
     let meta = &claim.metadata;

@@ -88,10 +88,15 @@ impl Plugin for DynamicResources {
                 Hint::Skip
             };
         };
+        let frees = old.as_deref().is_some_and(freed) && !freed(new);
+        // Most pods that wait are told of the claims of others: that has to cost nothing.
+        if !frees && !claims::names(pod, new) {
+            return Hint::Skip;
+        }
         let Ok(mine) = claims::of_pod(&self.devices, pod) else {
             return Hint::Skip;
         };
-        if old.as_deref().is_some_and(freed) && !freed(new) {
+        if frees {
             return Hint::Queue;
         }
         let uses = mine.iter().any(|c| c.metadata.uid == new.metadata.uid);
