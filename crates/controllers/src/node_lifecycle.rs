@@ -15,7 +15,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::OnceLock;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -50,6 +51,9 @@ struct NodeLifecycle {
     informers: Informers,
     events: EventRecorder,
     heard: Mutex<HashMap<String, Heard>>,
+    /// The nodes that were ready when they were looked at last: each that is not asks whether there are any. Filled when it is
+    /// asked for first.
+    ready: OnceLock<Mutex<HashSet<String>>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +70,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         informers: informers.clone(),
         events,
         heard: Mutex::default(),
+        ready: OnceLock::new(),
     };
     let queue = spawner.controller(controller);
     spawner.feed(&informers.nodes, &queue, |node: &Node| {
@@ -87,10 +92,15 @@ impl Reconcile for NodeLifecycle {
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let Some(node) = self.informers.nodes.get(None, &key.name) else {
+            self.ready().lock().remove(&key.name);
             if self.heard.lock().remove(&key.name).is_some() {
                 self.say(&reference(&key.name, ""), "RemovingNode", "Removing");
             }
             return Ok(Next::Wait);
+        };
+        match is_ready(&node) {
+            true => self.ready().lock().insert(key.name.clone()),
+            false => self.ready().lock().remove(&key.name),
         };
         let silent_for = self.hear(&node);
         let grace = grace(&node);
@@ -107,6 +117,14 @@ impl Reconcile for NodeLifecycle {
 }
 
 impl NodeLifecycle {
+    fn ready(&self) -> &Mutex<HashSet<String>> {
+        self.ready.get_or_init(|| {
+            let nodes = self.informers.nodes.list().into_iter();
+            let ready = nodes.filter(|node| is_ready(node));
+            Mutex::new(ready.filter_map(|n| n.metadata.name.clone()).collect())
+        })
+    }
+
     /// Notes the node's heartbeat and returns for how long it has not changed.
     fn hear(&self, node: &Node) -> Duration {
         let name = node.metadata.name.clone().unwrap_or_default();
@@ -186,7 +204,7 @@ impl NodeLifecycle {
             .and_then(|s| s.taints.clone())
             .unwrap_or_default();
         // Where no node is well it is the way to them that is broken: their pods run on, and stay.
-        let evicts = is_ready(node) || self.informers.nodes.list().iter().any(|n| is_ready(n));
+        let evicts = !self.ready().lock().is_empty();
         let wanted = wanted_taints(node, &current, evicts);
         if wanted == current {
             return Ok(wanted);
