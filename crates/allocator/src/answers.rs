@@ -238,11 +238,28 @@ impl Answers {
         inner.plans.clear();
     }
 
+    /// The place of a node among those that answer, which it keeps.
+    pub fn place(&self, node: &Arc<str>) -> usize {
+        self.inner.lock().place(node)
+    }
+
     /// The answer of a node, if it is known and holds for what was read at `read`.
     pub fn get(&self, question: &Question, node: NodeView<'_>, read: &Picture) -> Option<Answer> {
+        let place = self.inner.lock().places.get(node.name).copied();
+        // One that is not there has not answered.
+        self.get_at(place.unwrap_or(usize::MAX), question, node, read)
+    }
+
+    /// As [`Answers::get`], of a node whose place is known.
+    pub fn get_at(
+        &self,
+        place: usize,
+        question: &Question,
+        node: NodeView<'_>,
+        read: &Picture,
+    ) -> Option<Answer> {
         let mut inner = self.inner.lock();
         inner.asked += 1;
-        let place = *inner.places.get(node.name)?;
         let changed = inner.changed.get(place).copied().unwrap_or_default();
         let changed = changed.max(inner.changed_for_all);
         let kept = inner.plans.get(question)?.nodes.get(place)?.as_ref()?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use criterion::{Criterion, criterion_group, criterion_main};
 use davit_allocator::Selectors;
 use davit_scheduler::cache::{Cache, Snapshot};
-use davit_scheduler::cycle::{Attempt, Inputs, Outcome, attempt};
+use davit_scheduler::cycle::{Attempt, Inputs, NodeSearch, Outcome, attempt};
 use davit_scheduler::devices::{Devices, Watched};
 use davit_scheduler::framework::Profile;
 use davit_scheduler::nominator::Nominated;
@@ -42,7 +42,7 @@ struct Bed {
     snapshot: Snapshot,
     profile: Profile,
     nominated: Nominated,
-    start: usize,
+    search: NodeSearch,
 }
 
 impl Bed {
@@ -78,7 +78,7 @@ impl Bed {
             snapshot: Snapshot::default(),
             profile,
             nominated: Nominated::default(),
-            start: 0,
+            search: NodeSearch::default(),
         };
         bed.cache.update(&mut bed.snapshot);
         bed
@@ -95,7 +95,7 @@ impl Bed {
         };
         let Attempt {
             outcome, mut state, ..
-        } = attempt(&inputs, &mut self.start);
+        } = attempt(&inputs, &mut self.search);
         if let Outcome::Node(at) = outcome {
             let name = self.snapshot.node(at).name.clone();
             self.cache

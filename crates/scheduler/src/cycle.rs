@@ -3,6 +3,7 @@
 //! Pure: a snapshot and a pod in, a decision with all its grounds out.
 
 mod booking;
+mod equivalence;
 mod panel;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use crate::pod::PodInfo;
 use crate::queue::Failure;
 use crate::verdict::RECORD_NODES;
 pub(crate) use booking::{PermitAnswer, permit, reserve, unreserve};
+use equivalence::EquivalenceCache;
 pub use panel::Consulted;
 use panel::{Judgement, Panel};
 
@@ -42,6 +44,14 @@ pub struct Inputs<'a> {
     pub nominated: &'a Nominated,
     /// The pod.
     pub pod: &'a Arc<PodInfo>,
+}
+
+/// What one attempt leaves for the next on the same cache.
+#[derive(Debug, Default)]
+pub struct NodeSearch {
+    /// Where in the order of nodes the next search begins, so that over time all nodes get their turn.
+    pub(crate) start: usize,
+    equivalence: EquivalenceCache,
 }
 
 /// How an attempt ended.
@@ -180,20 +190,23 @@ pub fn fit_message(
     message
 }
 
-/// Looks for a node without extenders. `start` is where in the order of nodes the search begins; it
-/// is moved on, so that over time all nodes get their turn.
-pub fn attempt(inputs: &Inputs<'_>, start: &mut usize) -> Attempt {
+/// Looks for a node without extenders.
+pub fn attempt(inputs: &Inputs<'_>, search: &mut NodeSearch) -> Attempt {
     let consulted = Consulted {
         extenders: &Extenders::default(),
         answers: &ExtenderAnswers::default(),
     };
-    attempt_with(inputs, consulted, start)
+    attempt_with(inputs, consulted, search)
 }
 
 /// Looks for a node. Where extenders have to be asked first, it ends with the question and is to be
 /// begun again with the answers.
-pub fn attempt_with(inputs: &Inputs<'_>, consulted: Consulted<'_>, start: &mut usize) -> Attempt {
-    attempt_from(CycleState::new(), inputs, consulted, start)
+pub fn attempt_with(
+    inputs: &Inputs<'_>,
+    consulted: Consulted<'_>,
+    search: &mut NodeSearch,
+) -> Attempt {
+    attempt_from(CycleState::new(), inputs, consulted, search)
 }
 
 /// The same with what is known to plugins before the attempt begins.
@@ -201,7 +214,7 @@ pub(crate) fn attempt_from(
     state: CycleState,
     inputs: &Inputs<'_>,
     consulted: Consulted<'_>,
-    start: &mut usize,
+    search: &mut NodeSearch,
 ) -> Attempt {
     let nodes = inputs.snapshot.nodes();
     let mut attempt = Attempt {
@@ -212,7 +225,7 @@ pub(crate) fn attempt_from(
         attempt.outcome = Outcome::NoNodes;
         return attempt;
     }
-    match find(inputs, consulted, start, &mut attempt) {
+    match find(inputs, consulted, search, &mut attempt) {
         Err(error) => attempt.outcome = Outcome::Error(error),
         Ok(_) if attempt.question.is_some() => attempt.outcome = Outcome::Asks,
         Ok(feasible) if feasible.is_empty() => {
@@ -243,7 +256,7 @@ fn enough(percentage: usize, nodes: usize) -> usize {
 fn find(
     inputs: &Inputs<'_>,
     consulted: Consulted<'_>,
-    start: &mut usize,
+    search: &mut NodeSearch,
     attempt: &mut Attempt,
 ) -> Result<Vec<usize>, String> {
     let (status, names, limiting) = pre_filter(inputs, &mut attempt.state);
@@ -293,14 +306,25 @@ fn find(
         // Nothing would tell one from another.
         1
     };
-    let from = consulted.answers.start.unwrap_or(*start);
+    let skipped = attempt.state.skipped_filters;
+    let class = search
+        .equivalence
+        .class(inputs.profile, inputs.pod, skipped);
+    let from = consulted.answers.start.unwrap_or(search.start);
     let mut feasible = Vec::with_capacity(wanted.min(512));
     let (mut looked, mut passed) = (0, 0);
     for i in 0..total {
         let turn = (from + i) % total;
         let at = candidates.as_ref().map_or(turn, |list| list[turn]);
         looked += 1;
-        let status = filters_with_nominated(inputs, &attempt.state, snapshot.node(at));
+        let alone = inputs.nominated.is_empty() || {
+            let name = &snapshot.node(at).name;
+            inputs.nominated.on_node(name).is_empty()
+        };
+        let status = match alone {
+            true => class.filters(inputs, &attempt.state, at),
+            false => filters_with_nominated(inputs, &attempt.state, snapshot.node(at)),
+        };
         match status.code {
             Code::Success => {
                 passed += 1;
@@ -318,7 +342,7 @@ fn find(
         }
     }
     if consulted.answers.start.is_none() {
-        *start = (*start + looked) % attempt.total_nodes;
+        search.start = (search.start + looked) % attempt.total_nodes;
     }
     if feasible.is_empty() {
         if consulted.answers.rounds >= MOST_ROUNDS && !panel.unasked.is_empty() {

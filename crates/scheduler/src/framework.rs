@@ -8,6 +8,7 @@
 
 mod events;
 mod profile;
+mod signature;
 mod state;
 mod status;
 
@@ -22,6 +23,7 @@ pub use events::{Action, ClusterEvent, EventObject, EventResource, Hint};
 pub(crate) use events::{node_action, pod_action};
 pub(crate) use profile::MOST_PLUGINS;
 pub use profile::{Points, Profile};
+pub use signature::Signature;
 pub use state::{CycleState, StateData};
 pub use status::{Code, Reason, Shortage, Status, VolumeRefusal};
 
@@ -106,6 +108,14 @@ pub trait PreFilter: Plugin {
 pub trait Filter: Plugin {
     /// Success or a refusal with reasons.
     fn filter(&self, state: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status;
+
+    /// Adds to the signature all that [`filter`](Filter::filter) looks at besides the node, and answers true. Pods of equal
+    /// signatures get equal answers from a node, and no error, for as long as the node is as it is: then it is not asked again
+    /// (the idea is that of KEP-5598). False where the answer depends on more: on the cycle's state, or on what changes
+    /// elsewhere.
+    fn sign_pod(&self, _pod: &PodInfo, _signature: &mut Signature) -> bool {
+        false
+    }
 
     /// Adds to a refusal of this plugin what is behind it. Asked when no node takes the pod, and only for the nodes that
     /// the record of that names: a refusal that nobody looks at should cost nothing.

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::cache::{Cache, Snapshot};
 use crate::cycle::{
-    Attempt, Consulted, Inputs, Outcome, PermitAnswer, attempt_from, permit, reserve, unreserve,
+    Attempt, Consulted, Inputs, NodeSearch, Outcome, PermitAnswer, attempt_from, permit, reserve,
+    unreserve,
 };
 use crate::extender::{ExtenderAnswers, Extenders};
 use crate::framework::{CycleState, Profile, Status};
@@ -60,7 +61,7 @@ pub struct GroupCycle<'a> {
     /// All extenders. They are not asked about pods of groups.
     pub extenders: &'a Extenders,
     /// Where in the order of nodes the search begins.
-    pub start: &'a mut usize,
+    pub search: &'a mut NodeSearch,
 }
 
 /// A pod of the group with its node, booked there.
@@ -192,7 +193,7 @@ impl GroupCycle<'_> {
             extenders: self.extenders,
             answers: &ExtenderAnswers::default(),
         };
-        let mut attempt = attempt_from(state, &inputs, consulted, self.start);
+        let mut attempt = attempt_from(state, &inputs, consulted, self.search);
         match &attempt.outcome {
             Outcome::Node(at) => {
                 let node = self.snapshot.node(*at).name.clone();

@@ -1,7 +1,7 @@
 //! A node as the scheduler sees it: the object and the sums over its pods.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 
@@ -37,10 +37,16 @@ pub struct NodeInfo {
     // Copies of what every filter asks first, so that it need not follow pointers into the object.
     unschedulable: bool,
     tainted: bool,
+    /// The lowest of its pods; `i32::MAX` without any.
+    lowest_priority: i32,
     with_affinity: usize,
     with_anti_affinity: usize,
     /// How many of its pods use a claim.
     claims: HashMap<Arc<str>, u32>,
+    /// Another one after every change in the cache; no two nodes have the same. What is imagined keeps that of its original.
+    pub(crate) generation: u64,
+    /// Where the node stands among those that answer for devices, which is looked up once.
+    pub(crate) answers_at: OnceLock<usize>,
 }
 
 impl NodeInfo {
@@ -58,9 +64,12 @@ impl NodeInfo {
             ports: BTreeMap::new(),
             unschedulable: false,
             tainted: false,
+            lowest_priority: i32::MAX,
             with_affinity: 0,
             with_anti_affinity: 0,
             claims: HashMap::new(),
+            generation: 0,
+            answers_at: OnceLock::new(),
         }
     }
 
@@ -149,6 +158,14 @@ impl NodeInfo {
         self.with_anti_affinity > 0
     }
 
+    /// The pods of a lower priority than this.
+    pub fn pods_below(&self, priority: i32) -> impl Iterator<Item = &Arc<PodInfo>> {
+        // Most often there are none, and who asks asks every node.
+        let some = self.lowest_priority < priority;
+        let pods = if some { self.pods.as_slice() } else { &[] };
+        pods.iter().filter(move |p| p.priority < priority)
+    }
+
     /// Whether a pod of the node uses a claim.
     pub fn has_claims(&self) -> bool {
         !self.claims.is_empty()
@@ -172,6 +189,7 @@ impl NodeInfo {
         }
         self.with_affinity += usize::from(pod.has_affinity());
         self.with_anti_affinity += usize::from(!pod.anti_affinity.is_empty());
+        self.lowest_priority = self.lowest_priority.min(pod.priority);
         self.pods.push(pod);
     }
 
@@ -202,6 +220,10 @@ impl NodeInfo {
         }
         self.with_affinity -= usize::from(pod.has_affinity());
         self.with_anti_affinity -= usize::from(!pod.anti_affinity.is_empty());
+        if pod.priority == self.lowest_priority {
+            let lowest = self.pods.iter().map(|p| p.priority).min();
+            self.lowest_priority = lowest.unwrap_or(i32::MAX);
+        }
         true
     }
 

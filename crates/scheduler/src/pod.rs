@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
 
 use davit_volume::pod::claims_of;
 
+use crate::framework::Signature;
 use crate::resources::PodRequests;
 use crate::selector::{Labels, NodeTerm, Requirement, Selector};
 
@@ -313,6 +314,15 @@ impl PodInfo {
     /// The pod's tolerations.
     pub fn tolerations(&self) -> &[Toleration] {
         self.spec().tolerations.as_deref().unwrap_or_default()
+    }
+
+    /// Adds the tolerations to a signature, in their order.
+    pub(crate) fn sign_tolerations(&self, signature: &mut Signature) {
+        let tolerations = self.tolerations();
+        signature.add(&tolerations.len());
+        for t in tolerations {
+            signature.add(&(&t.key, &t.operator, &t.value, &t.effect));
+        }
     }
 
     /// Which scheduler the pod is for.

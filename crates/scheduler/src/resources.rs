@@ -15,7 +15,7 @@ const UNSTATED_MILLI_CPU: i64 = 100;
 const UNSTATED_MEMORY: i64 = 200 * 1024 * 1024;
 
 /// Amounts by resource. CPU is in thousandths, everything else in whole units (bytes, pieces).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Resources {
     /// `cpu`, in thousandths of a CPU.
     pub milli_cpu: i64,

@@ -203,3 +203,33 @@ proptest! {
         prop_assert_eq!(on_nodes, cache.pod_count());
     }
 }
+
+#[test]
+fn the_lowest_of_the_pods_is_known_when_it_goes() {
+    let pod = |uid: &str, priority: i32| {
+        let pod = json!({"metadata": {"name": uid, "namespace": "default", "uid": uid},
+            "spec": {"priority": priority, "containers": []}});
+        Arc::new(PodInfo::new(Arc::new(serde_json::from_value(pod).unwrap())))
+    };
+    let mut info = NodeInfo::new("n".into());
+    let below = |info: &NodeInfo, priority| -> Vec<String> {
+        let pods = info.pods_below(priority).map(|p| p.uid.to_string());
+        let mut uids: Vec<String> = pods.collect();
+        uids.sort();
+        uids
+    };
+    for (uid, priority) in [("a", 5), ("b", -1), ("c", 7), ("d", -1)] {
+        info.add_pod(pod(uid, priority));
+    }
+    assert_eq!(below(&info, -1), [""; 0]);
+    assert_eq!(below(&info, 0), ["b", "d"]);
+    assert_eq!(below(&info, 7), ["a", "b", "d"]);
+    info.remove_pod("b");
+    assert_eq!(below(&info, 0), ["d"]);
+    info.remove_pod("d");
+    assert_eq!(below(&info, 5), [""; 0]);
+    assert_eq!(below(&info, 6), ["a"]);
+    info.remove_pod("a");
+    info.remove_pod("c");
+    assert_eq!(below(&info, i32::MAX), [""; 0]);
+}

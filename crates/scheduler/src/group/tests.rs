@@ -42,7 +42,7 @@ struct World {
     queue: Queue,
     groups: PodGroups,
     rules: OfProfile,
-    start: usize,
+    search: NodeSearch,
     now: Instant,
     /// The nodes of the pods that have some.
     bound: BTreeMap<String, String>,
@@ -62,7 +62,7 @@ impl World {
             queue: Queue::new(QueueOptions::default()),
             groups,
             rules: OfProfile(profile.with(Arc::new(gangs), 0)),
-            start: 0,
+            search: NodeSearch::default(),
             now: Instant::now(),
             bound: BTreeMap::new(),
             told: BTreeMap::new(),
@@ -122,7 +122,7 @@ impl World {
             nominated: &Nominated::default(),
             groups: &self.groups,
             extenders: &Extenders::default(),
-            start: &mut self.start,
+            search: &mut self.search,
         };
         let decision = cycle.decide(members);
         for (taken, attempt) in decision.refused {

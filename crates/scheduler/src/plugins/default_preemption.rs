@@ -212,8 +212,8 @@ fn eligible(pod: &PodInfo, context: &PostFilterContext<'_>) -> Result<(), &'stat
         .refused
         .iter()
         .any(|(other, s)| *other == at && s.code == Code::UnschedulableAndUnresolvable);
-    let leaving = |p: &Arc<PodInfo>| p.priority < pod.priority && p.is_terminating();
-    if !lost && context.snapshot.node(at).pods.iter().any(leaving) {
+    let mut lower = context.snapshot.node(at).pods_below(pod.priority);
+    if !lost && lower.any(|p| p.is_terminating()) {
         return Err("not eligible due to a terminating pod on the nominated node.");
     }
     Ok(())
@@ -284,19 +284,14 @@ fn victims(
     let Inputs {
         profile, snapshot, ..
     } = *inputs;
-    let mut state = state.imagine();
-    let mut node = node.clone();
-    let mut lower: Vec<Arc<PodInfo>> = node
-        .pods
-        .iter()
-        .filter(|p| p.priority < pod.priority)
-        .cloned()
-        .collect();
+    let mut lower: Vec<Arc<PodInfo>> = node.pods_below(pod.priority).cloned().collect();
     if lower.is_empty() {
         return Err(Status::unresolvable(
             "No preemption victims found for incoming pod",
         ));
     }
+    let mut state = state.imagine();
+    let mut node = node.clone();
     for other in &lower {
         remove_pod(profile, &mut state, pod, other, &mut node, snapshot);
     }

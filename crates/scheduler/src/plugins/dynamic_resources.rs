@@ -9,7 +9,7 @@ mod extended;
 mod held;
 mod points;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,7 +143,7 @@ struct Planned {
 /// What the points of a cycle tell each other.
 #[derive(Default)]
 struct Notes {
-    found: BTreeMap<Arc<str>, NodeWithDevices>,
+    found: HashMap<Arc<str>, NodeWithDevices>,
     /// Allocated claims that ruled out a node.
     unavailable: BTreeSet<usize>,
     /// What Reserve has decided: by claim UID.

@@ -9,7 +9,7 @@ use crate::cache::Snapshot;
 use crate::config::NodeAffinityArgs;
 use crate::framework::{
     Action, ClusterEvent, CycleState, EventObject, EventResource, Filter, Hint, NodeNames, Plugin,
-    Points, PreFilter, PreScore, Score, Status, default_normalize,
+    Points, PreFilter, PreScore, Score, Signature, Status, default_normalize,
 };
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
@@ -155,6 +155,17 @@ impl Filter for NodeAffinity {
             return Status::success();
         }
         Status::unresolvable("node(s) didn't match Pod's node affinity/selector")
+    }
+
+    fn sign_pod(&self, pod: &PodInfo, signature: &mut Signature) -> bool {
+        signature.add(&pod.spec().node_selector);
+        let affinity = pod.spec().affinity.as_ref();
+        let terms = affinity.and_then(|a| a.node_affinity.as_ref());
+        let words = terms.map(serde_json::to_vec).transpose();
+        words.is_ok_and(|words| {
+            signature.add(&words);
+            true
+        })
     }
 }
 

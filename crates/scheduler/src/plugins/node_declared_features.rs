@@ -7,7 +7,7 @@ use davit_api::declared_features::{missing, needed};
 use crate::cache::Snapshot;
 use crate::framework::{
     Action, ClusterEvent, CycleState, EventObject, EventResource, Filter, Hint, NodeNames, Plugin,
-    Points, PreFilter, Status,
+    Points, PreFilter, Signature, Status,
 };
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
@@ -64,6 +64,11 @@ impl Filter for NodeDeclaredFeatures {
             return Status::success();
         }
         Status::unresolvable("node(s) didn't match Pod's required features")
+    }
+
+    fn sign_pod(&self, pod: &PodInfo, signature: &mut Signature) -> bool {
+        signature.add(&needed(pod.spec()));
+        true
     }
 }
 

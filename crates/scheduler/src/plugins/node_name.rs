@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::framework::{
-    Action, ClusterEvent, CycleState, EventResource, Filter, Plugin, Points, Status,
+    Action, ClusterEvent, CycleState, EventResource, Filter, Plugin, Points, Signature, Status,
 };
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
@@ -34,5 +34,10 @@ impl Filter for NodeName {
             }
             _ => Status::success(),
         }
+    }
+
+    fn sign_pod(&self, pod: &PodInfo, signature: &mut Signature) -> bool {
+        signature.add(&pod.node_name);
+        true
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::cache::Snapshot;
 use crate::framework::{
     Action, ClusterEvent, CycleState, EventObject, EventResource, Filter, Hint, NodeNames, Plugin,
-    Points, PreFilter, Status,
+    Points, PreFilter, Signature, Status,
 };
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
@@ -66,5 +66,10 @@ impl Filter for NodePorts {
             );
         }
         Status::success()
+    }
+
+    fn sign_pod(&self, pod: &PodInfo, signature: &mut Signature) -> bool {
+        signature.add(&pod.host_ports);
+        true
     }
 }

@@ -7,7 +7,7 @@ use crate::config::{FitStrategy, NodeResourcesFitArgs};
 use crate::devices::Devices;
 use crate::framework::{
     Action, ClusterEvent, Code, CycleState, EventObject, EventResource, Filter, Hint,
-    MAX_NODE_SCORE, Plugin, Points, Reason, Score, Shortage, Status,
+    MAX_NODE_SCORE, Plugin, Points, Reason, Score, Shortage, Signature, Status,
 };
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
@@ -98,7 +98,15 @@ impl NodeResourcesFit {
     }
 }
 
-/// By what the pod does not fit into a node that has `allocatable` and of which `used` is taken by
+/// What a pod asks for of one resource, and what there is of it.
+struct Amounts<'a> {
+    resource: &'a str,
+    requested: i64,
+    used: i64,
+    capacity: i64,
+}
+
+/// Tells by what the pod does not fit into a node that has `allocatable` and of which `used` is taken by
 /// `pods` pods.
 fn shortages(
     pod: &PodInfo,
@@ -106,13 +114,12 @@ fn shortages(
     used: &Resources,
     pods: i64,
     ignored: impl Fn(&str) -> bool,
-) -> Vec<Shortage> {
-    let mut shortages = Vec::new();
-    let mut check = |resource: &str, requested: i64, used: i64, capacity: i64| {
+    mut tell: impl FnMut(Amounts<'_>),
+) {
+    let mut check = |resource, requested: i64, used, capacity: i64| {
         // Nothing asked for fits even where the node is overcommitted.
         if requested > 0 && requested > capacity.saturating_sub(used) {
-            let resource = resource.to_owned();
-            shortages.push(Shortage {
+            tell(Amounts {
                 resource,
                 requested,
                 used,
@@ -138,11 +145,10 @@ fn shortages(
     for (name, amount) in wanted.scalars().filter(|(name, _)| !ignored(name)) {
         check(name, amount, used.scalar(name), allocatable.scalar(name));
     }
-    shortages
 }
 
-fn reason(shortage: &Shortage) -> Reason {
-    match shortage.resource.as_str() {
+fn reason(resource: &str) -> Reason {
+    match resource {
         "pods" => "Too many pods".into(),
         "cpu" => "Insufficient cpu".into(),
         "memory" => "Insufficient memory".into(),
@@ -168,6 +174,14 @@ impl NodeResourcesFit {
                 .devices
                 .as_ref()
                 .is_some_and(|d| d.class_of_resource(name).is_some())
+    }
+
+    /// Tells by what the pod does not fit into a node.
+    fn shortages(&self, pod: &PodInfo, node: &NodeInfo, tell: impl FnMut(Amounts<'_>)) {
+        let has = &node.allocatable;
+        let pods = i64::try_from(node.pods.len()).unwrap_or(i64::MAX);
+        let ignored = |name: &str| self.ignores(name) || self.comes_from_devices(name, has);
+        shortages(pod, has, &node.requested, pods, ignored, tell);
     }
 
     fn ignores(&self, name: &str) -> bool {
@@ -216,7 +230,9 @@ impl Plugin for NodeResourcesFit {
         let has = amounts(node);
         let none = Resources::default();
         let ignored = |name: &str| self.ignores(name) || self.comes_from_devices(name, &has);
-        if !shortages(pod, &has, &none, 0, ignored).is_empty() {
+        let mut fits = true;
+        shortages(pod, &has, &none, 0, ignored, |_| fits = false);
+        if !fits {
             // Too small even if it were empty.
             return Hint::Skip;
         }
@@ -235,29 +251,39 @@ impl Plugin for NodeResourcesFit {
 
 impl Filter for NodeResourcesFit {
     fn filter(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
-        let pods = i64::try_from(node.pods.len()).unwrap_or(i64::MAX);
-        let ignored =
-            |name: &str| self.ignores(name) || self.comes_from_devices(name, &node.allocatable);
-        let shortages = shortages(pod, &node.allocatable, &node.requested, pods, ignored);
-        if shortages.is_empty() {
-            return Status::success();
+        let mut status = Status::success();
+        self.shortages(pod, node, |short| {
+            // More than the node has at all is not to be had by removing pods.
+            let never = short.resource != "pods" && short.requested > short.capacity;
+            if never {
+                status.code = Code::UnschedulableAndUnresolvable;
+            } else if status.is_success() {
+                status.code = Code::Unschedulable;
+            }
+            status.reasons.push(reason(short.resource));
+        });
+        status
+    }
+
+    fn explain(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo, refusal: &mut Status) {
+        self.shortages(pod, node, |short| {
+            refusal.shortages.push(Shortage {
+                resource: short.resource.to_owned(),
+                requested: short.requested,
+                used: short.used,
+                capacity: short.capacity,
+            });
+        });
+    }
+
+    fn sign_pod(&self, pod: &PodInfo, signature: &mut Signature) -> bool {
+        let wanted = &pod.requests.requests;
+        signature.add(wanted);
+        for (name, _) in wanted.scalars() {
+            let class = |d: &Devices| d.class_of_resource(name).is_some();
+            signature.add(&self.devices.as_ref().is_some_and(class));
         }
-        // More than the node has at all is not to be had by removing pods.
-        let never = shortages
-            .iter()
-            .any(|s| s.resource != "pods" && s.requested > s.capacity);
-        let code = if never {
-            Code::UnschedulableAndUnresolvable
-        } else {
-            Code::Unschedulable
-        };
-        let reasons = shortages.iter().map(reason).collect();
-        Status {
-            code,
-            reasons,
-            shortages,
-            ..Status::success()
-        }
+        true
     }
 }
 
@@ -335,11 +361,10 @@ mod tests {
             "n",
         );
         let fit = NodeResourcesFit::default();
-        let refused = bed.filter(
-            &fit,
-            &pod("p", asks(json!({"cpu": "1", "example.com/foo": "2"}))),
-            "n",
-        );
+        let big = pod("p", asks(json!({"cpu": "1", "example.com/foo": "2"})));
+        let mut refused = bed.filter(&fit, &big, "n");
+        assert_eq!(refused.shortages, []);
+        bed.explain(&fit, &big, "n", &mut refused);
         assert_eq!(refused.code, Code::Unschedulable);
         assert_eq!(
             refused.reasons,

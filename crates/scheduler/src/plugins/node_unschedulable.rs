@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Taint;
 
 use crate::framework::{
     Action, ClusterEvent, CycleState, EventObject, EventResource, Filter, Hint, Plugin, Points,
-    Status,
+    Signature, Status,
 };
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
@@ -69,5 +69,10 @@ impl Filter for NodeUnschedulable {
             return Status::unresolvable("node(s) were unschedulable");
         }
         Status::success()
+    }
+
+    fn sign_pod(&self, pod: &PodInfo, signature: &mut Signature) -> bool {
+        pod.sign_tolerations(signature);
+        true
     }
 }

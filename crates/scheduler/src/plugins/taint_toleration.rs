@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Taint, Toleration};
 use crate::cache::Snapshot;
 use crate::framework::{
     Action, ClusterEvent, CycleState, EventObject, EventResource, Filter, Hint, Plugin, Points,
-    Score, Status, default_normalize,
+    Score, Signature, Status, default_normalize,
 };
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
@@ -66,6 +66,11 @@ impl Filter for TaintToleration {
             None => Status::success(),
             Some(_) => Status::unresolvable("node(s) had untolerated taint(s)"),
         }
+    }
+
+    fn sign_pod(&self, pod: &PodInfo, signature: &mut Signature) -> bool {
+        pod.sign_tolerations(signature);
+        true
     }
 }
 

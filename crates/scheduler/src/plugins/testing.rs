@@ -151,6 +151,18 @@ impl Bed {
         plugin.filter(&CycleState::new(), pod, self.snapshot.node(at))
     }
 
+    /// What the plugin adds to its refusal.
+    pub(crate) fn explain(
+        &self,
+        plugin: &impl Filter,
+        pod: &PodInfo,
+        node: &str,
+        refusal: &mut Status,
+    ) {
+        let at = self.snapshot.position(node).unwrap();
+        plugin.explain(&CycleState::new(), pod, self.snapshot.node(at), refusal);
+    }
+
     pub(crate) fn pre_filter(&self, plugin: &impl PreFilter, pod: &PodInfo) -> (Status, NodeNames) {
         plugin.pre_filter(&mut CycleState::new(), pod, &self.snapshot)
     }

@@ -15,7 +15,7 @@ use super::binding::Flight;
 use super::consulting::{Consultation, Parked};
 use super::{Profiles, Scheduler};
 use crate::cache::{Cache, Snapshot};
-use crate::cycle::{Attempt, Consulted, Inputs, Outcome, attempt_with};
+use crate::cycle::{Attempt, Consulted, Inputs, NodeSearch, Outcome, attempt_with};
 use crate::devices::Devices;
 use crate::extender::{ExtenderAnswers, ExtenderError, Extenders};
 use crate::framework::{
@@ -83,7 +83,7 @@ pub(super) struct Engine {
     pub(super) binding: HashMap<Id, Arc<str>>,
     pub(super) synced: [bool; 3],
     pub(super) snapshot: Snapshot,
-    pub(super) start: usize,
+    pub(super) search: NodeSearch,
     /// By profile.
     pub(super) recorders: HashMap<String, EventRecorder>,
     pub(super) extenders: Extenders,
@@ -126,7 +126,7 @@ impl Engine {
             binding: HashMap::new(),
             synced: [false; 3],
             snapshot: Snapshot::default(),
-            start: 0,
+            search: NodeSearch::default(),
             recorders,
             extenders: handle.extenders.clone(),
             asked: HashMap::new(),
@@ -314,8 +314,8 @@ impl Engine {
             extenders: &self.extenders,
             answers: &answers,
         };
-        let (from, deciding) = (self.start, Instant::now());
-        let mut attempt = attempt_with(&inputs, consulted, &mut self.start);
+        let (from, deciding) = (self.search.start, Instant::now());
+        let mut attempt = attempt_with(&inputs, consulted, &mut self.search);
         self.metrics.algorithm(deciding.elapsed());
         self.run_effects(&mut attempt.state);
         match (&attempt.outcome, attempt.question.take()) {

@@ -73,7 +73,7 @@ impl Engine {
             nominated: &self.nominated,
             groups: &self.pod_groups,
             extenders: &self.extenders,
-            start: &mut self.start,
+            search: &mut self.search,
         };
         let GroupDecision {
             verdict,

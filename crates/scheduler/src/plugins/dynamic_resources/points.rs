@@ -338,7 +338,8 @@ impl DynamicResources {
             cycle.notes.lock().found.insert(node.name.clone(), found);
             Status::success()
         };
-        let mut known = question.and_then(|q| answers.get(q, view, picture));
+        let place = || *node.answers_at.get_or_init(|| answers.place(&node.name));
+        let mut known = question.and_then(|q| answers.get_at(place(), q, view, picture));
         let signature = question.filter(|_| known.is_none());
         let signature = signature.map(|q| (q, search.allocator.signature(&planned.plan, view)));
         if let Some((question, signature)) = signature {
@@ -397,8 +398,7 @@ fn refuse(pod: &PodInfo, node: &NodeInfo, text: impl Into<Reason>) -> Status {
         let extended = status.and_then(|s| s.extended_resource_claim_status.as_ref());
         claims::has_claims(p) || extended.is_some()
     };
-    let lower = |p: &Arc<PodInfo>| p.priority < pod.priority && holds(p);
-    if node.pods.iter().any(lower) {
+    if node.pods_below(pod.priority).any(|p| holds(p)) {
         Status::unschedulable(text)
     } else {
         Status::unresolvable(text)

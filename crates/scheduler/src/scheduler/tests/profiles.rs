@@ -73,7 +73,7 @@ fn pauses_are_those_of_the_configuration() {
 /// Without scores the first node that takes the pod is as good as any.
 #[tokio::test]
 async fn without_scores_the_search_ends_at_the_first_node() {
-    use crate::cycle::{Inputs, Outcome, attempt};
+    use crate::cycle::{Inputs, NodeSearch, Outcome, attempt};
     use crate::plugins::testing::Bed as Nodes;
     let text = "profiles: [{plugins: {score: {disabled: [{name: '*'}]}}}]";
     let scheduler = Scheduler::new(Fake::new().client(), options(text)).unwrap();
@@ -88,8 +88,8 @@ async fn without_scores_the_search_ends_at_the_first_node() {
         nominated: &crate::nominator::Nominated::default(),
         pod: &pod,
     };
-    let mut start = 0;
+    let mut search = NodeSearch::default();
     for at in [0, 1, 2, 0] {
-        assert_eq!(attempt(&inputs, &mut start).outcome, Outcome::Node(at));
+        assert_eq!(attempt(&inputs, &mut search).outcome, Outcome::Node(at));
     }
 }

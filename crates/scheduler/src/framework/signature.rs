@@ -1,0 +1,28 @@
+//! What pods have in common for plugins.
+
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::sync::LazyLock;
+
+/// Keyed by chance, so that nobody can make two pods look alike.
+static SIGNATURES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// All that plugins look at of a pod, as a number: pods alike have the same. Good for one process.
+#[derive(Debug, Clone)]
+pub struct Signature(DefaultHasher);
+
+impl Signature {
+    /// That of nothing yet.
+    pub(crate) fn new() -> Self {
+        Self(SIGNATURES.build_hasher())
+    }
+
+    /// Adds something that is looked at.
+    pub fn add(&mut self, what: &(impl Hash + ?Sized)) {
+        what.hash(&mut self.0);
+    }
+
+    /// The number.
+    pub(crate) fn finish(&self) -> u64 {
+        self.0.finish()
+    }
+}
