@@ -104,7 +104,14 @@ pub(super) fn evictions(
     slices: &[Arc<ResourceSlice>],
     rules: &[Arc<DeviceTaintRule>],
 ) -> Vec<Eviction> {
-    // Looked at again and again in large clusters, of whose devices few are tainted.
+    // Looked at again and again in large clusters, of whose devices few are tainted, and mostly none.
+    let is_tainted = |slice: &Arc<ResourceSlice>| {
+        let mut devices = slice.spec.devices.iter().flatten();
+        devices.any(|d| d.taints.as_ref().is_some_and(|t| !t.is_empty()))
+    };
+    if rules.is_empty() && !slices.iter().any(is_tainted) {
+        return Vec::new();
+    }
     let tainted = devices(slices).filter(|(.., taints)| !taints.is_empty());
     let tainted = tainted.map(|(key, node, taints)| ((key, node), taints));
     let tainted: HashMap<_, _> = tainted.collect();
