@@ -8,7 +8,7 @@
 //! search runs once for all nodes of a kind in one state. Nothing is guessed: an answer that is kept
 //! is the one the search gave.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -21,6 +21,9 @@ use crate::features::Features;
 use crate::inventory::Inventory;
 use crate::node::NodeView;
 use crate::signature::NodeSignature;
+
+/// Labels of a node.
+type Labels = BTreeMap<String, String>;
 
 /// For how many different sets of claims answers are kept; those asked for least recently go first.
 const MOST_PLANS: usize = 32;
@@ -90,12 +93,12 @@ pub struct Picture {
 
 impl Picture {
     /// What an answer depends on of a node's labels.
-    fn labels(&self, node: NodeView<'_>) -> u64 {
+    fn labels<'a>(&self, labels: impl FnOnce() -> &'a Labels) -> u64 {
         if !self.selects_nodes {
             return 0;
         }
         let mut hasher = DefaultHasher::new();
-        node.labels.hash(&mut hasher);
+        labels().hash(&mut hasher);
         hasher.finish()
     }
 }
@@ -177,7 +180,7 @@ impl Inner {
         }
         plan.nodes[place] = Some(Kept {
             at: read.at,
-            labels: read.labels(node),
+            labels: read.labels(|| node.labels),
             answer,
         });
     }
@@ -247,15 +250,15 @@ impl Answers {
     pub fn get(&self, question: &Question, node: NodeView<'_>, read: &Picture) -> Option<Answer> {
         let place = self.inner.lock().places.get(node.name).copied();
         // One that is not there has not answered.
-        self.get_at(place.unwrap_or(usize::MAX), question, node, read)
+        self.get_at(place.unwrap_or(usize::MAX), question, || node.labels, read)
     }
 
-    /// As [`Answers::get`], of a node whose place is known.
-    pub fn get_at(
+    /// As [`Answers::get`], of a node whose place is known. Its labels are asked for only where they matter.
+    pub fn get_at<'a>(
         &self,
         place: usize,
         question: &Question,
-        node: NodeView<'_>,
+        labels: impl FnOnce() -> &'a Labels,
         read: &Picture,
     ) -> Option<Answer> {
         let mut inner = self.inner.lock();
@@ -263,7 +266,7 @@ impl Answers {
         let changed = inner.changed.get(place).copied().unwrap_or_default();
         let changed = changed.max(inner.changed_for_all);
         let kept = inner.plans.get(question)?.nodes.get(place)?.as_ref()?;
-        let holds = changed <= kept.at && changed <= read.at && kept.labels == read.labels(node);
+        let holds = changed <= kept.at && changed <= read.at && kept.labels == read.labels(labels);
         let answer = holds.then(|| kept.answer.clone())?;
         inner.hits += 1;
         Some(answer)

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
+use davit_allocator::NodeView;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 
 use crate::pod::{HostPort, PodInfo};
@@ -110,6 +111,14 @@ impl NodeInfo {
             .as_ref()
             .and_then(|n| n.metadata.labels.as_ref())
             .unwrap_or(&NO_LABELS)
+    }
+
+    /// The node as the allocator of devices looks at it.
+    pub(crate) fn view(&self) -> NodeView<'_> {
+        NodeView {
+            name: &self.name,
+            labels: self.labels(),
+        }
     }
 
     /// The value of one label.

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use crate::config::DynamicResourcesTimeouts;
 use crate::devices::Devices;
+use crate::node::NodeInfo;
 pub(crate) use adopt::Adoption;
 use extended::Wanted;
 pub(crate) use held::{HeldClaim, held};
@@ -169,9 +170,10 @@ struct NodeWithDevices {
 
 impl Cycle {
     /// Allocated claims that cannot be used from a node.
-    fn unavailable_on(&self, node: NodeView<'_>) -> impl Iterator<Item = usize> {
+    fn unavailable_on(&self, node: &NodeInfo) -> impl Iterator<Item = usize> {
         (0..self.claims.len()).filter(move |&i| {
-            self.failed[i] || self.nodes[i].as_ref().is_some_and(|n| !n.matches(node))
+            let elsewhere = |n: &NodeMatcher| !n.matches(node.view());
+            self.failed[i] || self.nodes[i].as_ref().is_some_and(elsewhere)
         })
     }
 

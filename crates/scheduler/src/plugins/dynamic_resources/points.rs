@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use davit_allocator::{
-    AllocateError, Allocator, Answer, Call, NodeMatcher, NodeView, Plan, Question, Refusal, Usage,
+    AllocateError, Allocation, Allocator, Answer, Call, NodeMatcher, Plan, Question, Refusal, Usage,
 };
 use futures::FutureExt;
 use jiff::Timestamp;
@@ -315,61 +315,64 @@ impl DynamicResources {
         };
         // A claim made for this pod before may still fit: then it is among what is allocated.
         let released = Self::released(data);
-        let view = NodeView {
-            name: &node.name,
-            labels: node.labels(),
-        };
-        let call = Call {
-            node: view,
-            released: released.as_ref(),
-            stop: &|| search.deadline.is_some_and(|d| Instant::now() >= d),
-            share_id: &uuid,
-        };
-        // What is imagined is not kept.
-        let question = planned.question.as_ref().filter(|_| released.is_none());
-        let (answers, picture) = (self.devices.answers(), &search.picture);
-        let found = |chosen, allocation| {
-            let found = NodeWithDevices {
-                planned: planned.clone(),
-                chosen,
-                node: node.node.clone(),
-                allocation,
-            };
-            cycle.notes.lock().found.insert(node.name.clone(), found);
-            Status::success()
-        };
-        let place = || *node.answers_at.get_or_init(|| answers.place(&node.name));
-        let mut known = question.and_then(|q| answers.get_at(place(), q, view, picture));
-        let signature = question.filter(|_| known.is_none());
-        let signature = signature.map(|q| (q, search.allocator.signature(&planned.plan, view)));
-        if let Some((question, signature)) = signature {
-            known = answers.by_signature(question, view, picture, signature);
-        }
-        if let Some(Answer::Found(chosen)) = known {
-            return found(chosen, None);
-        }
-        let answer = match known {
-            Some(_) => Ok(None),
-            None => search.allocator.allocate(&planned.plan, call),
-        };
-        let keep = |answer| {
-            if let Some((question, signature)) = signature {
-                answers.keep(question, view, picture, signature, answer);
+        match self.answer(&search, &planned, released.as_ref(), node) {
+            Ok(Some((chosen, allocation))) => {
+                let found = NodeWithDevices {
+                    planned,
+                    chosen,
+                    node: node.node.clone(),
+                    allocation,
+                };
+                cycle.notes.lock().found.insert(node.name.clone(), found);
+                Status::success()
             }
-        };
-        match answer {
-            Ok(Some(allocation)) => {
-                let chosen: Arc<[usize]> = allocation.chosen.as_slice().into();
-                keep(Answer::Found(chosen.clone()));
-                found(chosen, Some(allocation))
-            }
-            Ok(None) => {
-                keep(Answer::Missing);
-                refuse(pod, node, "cannot allocate all claims")
-            }
+            Ok(None) => refuse(pod, node, "cannot allocate all claims"),
             Err(AllocateError::Node(text)) => refuse(pod, node, text),
             Err(error) => Status::error(error.to_string()),
         }
+    }
+
+    /// What a node has for the plan: which alternatives and, where it has just been searched, which devices; `None`: not
+    /// enough. A node that has answered this, or is like one that has, is not searched.
+    fn answer(
+        &self,
+        search: &Searcher,
+        planned: &Planned,
+        released: Option<&Usage>,
+        node: &NodeInfo,
+    ) -> Result<Option<(Arc<[usize]>, Option<Allocation>)>, AllocateError> {
+        let (answers, picture) = (self.devices.answers(), &search.picture);
+        // What is imagined is not kept.
+        let question = planned.question.as_ref().filter(|_| released.is_none());
+        let mut signature = None;
+        if let Some(question) = question {
+            let place = *node.answers_at.get_or_init(|| answers.place(&node.name));
+            let mut known = answers.get_at(place, question, || node.labels(), picture);
+            if known.is_none() {
+                let own = search.allocator.signature(&planned.plan, node.view());
+                known = answers.by_signature(question, node.view(), picture, own);
+                signature = Some((question, own));
+            }
+            match known {
+                Some(Answer::Found(chosen)) => return Ok(Some((chosen, None))),
+                Some(Answer::Missing) => return Ok(None),
+                None => {}
+            }
+        }
+        let call = Call {
+            node: node.view(),
+            released,
+            stop: &|| search.deadline.is_some_and(|d| Instant::now() >= d),
+            share_id: &uuid,
+        };
+        let found = search.allocator.allocate(&planned.plan, call)?;
+        let found = found.map(|a| (Arc::<[usize]>::from(a.chosen.as_slice()), Some(a)));
+        if let Some((question, signature)) = signature {
+            let chosen = found.as_ref().map(|(chosen, _)| chosen.clone());
+            let answer = chosen.map_or(Answer::Missing, Answer::Found);
+            answers.keep(question, node.view(), picture, signature, answer);
+        }
+        Ok(found)
     }
 
     /// What rules out a node's devices, one by one.
@@ -378,10 +381,7 @@ impl DynamicResources {
         let search = cycle.searcher()?;
         let planned = self.planned(cycle, pod, cycle.wanted.on(node)).ok()?;
         let call = Call {
-            node: NodeView {
-                name: &node.name,
-                labels: node.labels(),
-            },
+            node: node.view(),
             released: None,
             stop: &|| search.deadline.is_some_and(|d| Instant::now() >= d),
             share_id: &uuid,
@@ -488,11 +488,7 @@ impl Filter for DynamicResources {
             return Status::success();
         };
         let cycle = &data.cycle;
-        let view = NodeView {
-            name: &node.name,
-            labels: node.labels(),
-        };
-        let unavailable: Vec<usize> = cycle.unavailable_on(view).collect();
+        let unavailable: Vec<usize> = cycle.unavailable_on(node).collect();
         if !unavailable.is_empty() {
             cycle.notes.lock().unavailable.extend(unavailable);
             return Status::unresolvable("resourceclaim not available on the node");
@@ -504,12 +500,8 @@ impl Filter for DynamicResources {
         let Some(data) = state.get::<Data>() else {
             return;
         };
-        let view = NodeView {
-            name: &node.name,
-            labels: node.labels(),
-        };
         // Where an allocated claim is in the way, devices are not.
-        if data.cycle.unavailable_on(view).next().is_none() {
+        if data.cycle.unavailable_on(node).next().is_none() {
             refusal.devices = self.why_not(data, pod, node).map(Box::new);
         }
     }
