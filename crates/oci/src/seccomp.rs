@@ -13,7 +13,7 @@ mod syscalls;
 
 pub(crate) use crate::caps;
 use crate::caps::{CapSet, Capability};
-pub use profile::{Filter, Profile};
+pub use profile::{CompiledProfile, Profile};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,

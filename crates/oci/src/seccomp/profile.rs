@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 
 /// The programs of a profile, and how they are installed.
 #[derive(Debug, Clone, Default)]
-pub struct Filter {
+pub struct CompiledProfile {
     /// The programs.
     pub programs: Programs,
     /// Flags of `seccomp(2)`.
@@ -228,7 +228,7 @@ impl Profile {
 
     /// Compiles the profile for a container with these capabilities. Calls that an architecture does not have are
     /// skipped, as every runtime does. 32-bit programs may run if the profile names their architecture.
-    pub fn compile(&self, caps: CapSet) -> Result<Filter, Error> {
+    pub fn compile(&self, caps: CapSet) -> Result<CompiledProfile, Error> {
         self.check()?;
         let native = self.listed(caps, syscalls::number)?;
         let compat = if self.lists(compat::NAME) {
@@ -237,7 +237,7 @@ impl Profile {
             None
         };
         let default = action(&self.default_action, self.default_errno_ret)?;
-        Ok(Filter {
+        Ok(CompiledProfile {
             programs: compile(&default, &native, compat.as_deref())?,
             flags: self.flags()?,
         })
