@@ -24,9 +24,9 @@ use crate::{Attributes, ServerView};
 pub(crate) const CALL_LIMIT: u64 = 1_000_000;
 /// What all `matchConditions` of one webhook or policy may cost together.
 const CONDITIONS_BUDGET: u64 = 2_500_000;
-/// Questions to the authorizer before an evaluation is given up; the cost limit allows two for
-/// each expression.
-const QUESTIONS_MAX: usize = 32;
+/// How often an expression is evaluated, once more for each question to the authorizer: the cost limit allows
+/// two questions, and what comes before the one that is new is the same each time.
+const EVALUATIONS_MAX: usize = 4;
 
 pub(crate) const OUT_OF_BUDGET: &str = "validation failed due to running out of cost budget, no \
                                         further validation rules will be run";
@@ -115,13 +115,15 @@ impl<'a> Inputs<'a> {
         variables: &Variables<'_>,
         budget: &mut u64,
     ) -> Result<Cel, String> {
-        for _ in 0..QUESTIONS_MAX {
+        for _ in 0..EVALUATIONS_MAX {
             let (result, cost) = {
+                let limit = CALL_LIMIT.min(*budget);
                 let activation = With {
-                    inputs: self,
+                    known: &self.variables,
                     variables,
+                    left: Mutex::new(limit),
                 };
-                program.run(&activation, CALL_LIMIT.min(*budget))
+                program.run(&activation, limit)
             };
             if let Some(question) = self.answers.take_question() {
                 let answer = self.ask(&question).await;
@@ -258,13 +260,15 @@ impl<'a> Variables<'a> {
 
 /// The variables of a request together with those of a policy.
 struct With<'a> {
-    inputs: &'a Inputs<'a>,
+    known: &'a HashMap<&'static str, Cel>,
     variables: &'a Variables<'a>,
+    /// What the policy's variables may still cost, those that fail included: an expression may go on without them.
+    left: Mutex<u64>,
 }
 
 impl Activation for With<'_> {
     fn variable(&self, name: &str) -> Option<Result<Cel, EvalError>> {
-        self.inputs.variables.get(name).cloned().map(Ok)
+        self.known.get(name).cloned().map(Ok)
     }
 
     fn member(&self, name: &str, field: &str) -> Option<Result<(Cel, u64), EvalError>> {
@@ -279,10 +283,15 @@ impl Activation for With<'_> {
             .programs
             .iter()
             .find(|(known, _)| known == field)?;
+        let left = *self.left.lock();
         let (result, cost) = match program {
-            Ok(program) => program.run(self, CALL_LIMIT),
+            Ok(program) => program.run(self, left),
             Err(why) => (Err(EvalError::Failed(why.clone())), 0),
         };
+        // the variables that this one uses have taken theirs, which is part of its own
+        let mut after = self.left.lock();
+        *after = left.saturating_sub(cost).min(*after);
+        drop(after);
         let result = result.map_err(|error| match error {
             EvalError::Failed(why) => EvalError::Failed(format!(
                 "composited variable \"{field}\" fails to evaluate: {why}"
@@ -385,5 +394,46 @@ impl Conditions {
                 why,
             )),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use davit_cel::policy::Environments;
+
+    /// An expression may go on where a variable fails: what that one has cost is spent all the same.
+    #[test]
+    fn variables_that_fail_are_within_the_limit() {
+        const COUNT: usize = 20;
+        let names: Vec<String> = (0..COUNT).map(|n| format!("v{n}")).collect();
+        // a few hundred thousand each, and then a field that is not there
+        let source = "object.l.all(x, object.l.all(y, x + y >= 0)) && object.missing";
+        let variables: Vec<Value> = names
+            .iter()
+            .map(|name| json!({ "name": name, "expression": source }))
+            .collect();
+        let envs = Environments::of(&json!({ "variables": variables }), &Type::Dyn);
+        let any: Vec<String> = names
+            .iter()
+            .map(|name| format!("variables.{name}"))
+            .collect();
+        let program = compile(&envs.full, &any.join(" || "), &[Type::Bool]).unwrap();
+        let numbers: Vec<usize> = (0..200).collect();
+        let object = davit_cel::value(&json!({ "l": numbers }));
+        let variables = Variables::new(&envs.variables);
+        let activation = With {
+            known: &HashMap::from([("object", object)]),
+            variables: &variables,
+            left: Mutex::new(CALL_LIMIT),
+        };
+        let (result, _) = program.run(&activation, CALL_LIMIT);
+        assert!(result.is_err());
+        let values = variables.values.lock();
+        let reached = values
+            .values()
+            .filter(|value| matches!(value, Err(EvalError::Failed(_))));
+        let reached = reached.count();
+        assert!((2..COUNT / 2).contains(&reached), "{reached} to their ends");
     }
 }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access_review;
+mod addresses;
 pub mod amounts;
 mod architecture;
 pub mod classic;

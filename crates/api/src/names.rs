@@ -5,8 +5,10 @@
 
 mod charset;
 
-use std::net::IpAddr;
-
+pub use crate::addresses::{
+    check_canonical_cidr, check_canonical_ip, check_cidr, check_interface_address, check_ip,
+    check_non_special_ip, parse_cidr,
+};
 pub use charset::{is_dns1035_label, is_dns1123_label, is_dns1123_subdomain, is_qualified_part};
 
 /// Greatest length of a DNS-1123 or DNS-1035 label, in bytes.
@@ -268,52 +270,6 @@ pub fn check_port_name(value: &str) -> Vec<String> {
         errors.push("must not begin or end with a hyphen".to_owned());
     }
     errors
-}
-
-/// An IP address of either family.
-pub fn check_ip(value: &str) -> Vec<String> {
-    if value.parse::<IpAddr>().is_ok() {
-        Vec::new()
-    } else {
-        vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()]
-    }
-}
-
-/// An address at which others can be met: not one of this machine's or this link's own.
-pub fn check_non_special_ip(value: &str) -> Vec<String> {
-    let Ok(ip) = value.parse::<IpAddr>() else {
-        return vec!["must be a valid IP address".to_owned()];
-    };
-    let (link_local, multicast) = match ip.to_canonical() {
-        IpAddr::V4(v4) => {
-            let [a, b, c, _] = v4.octets();
-            (v4.is_link_local(), [a, b, c] == [224, 0, 0])
-        }
-        IpAddr::V6(v6) => (
-            v6.is_unicast_link_local(),
-            v6.segments()[0] & 0xff0f == 0xff02,
-        ),
-    };
-    let mut faults = Vec::new();
-    let mut refuse = |holds: bool, text: String| faults.extend(holds.then_some(text));
-    let ip = ip.to_canonical();
-    refuse(
-        ip.is_unspecified(),
-        format!("may not be unspecified ({value})"),
-    );
-    refuse(
-        ip.is_loopback(),
-        "may not be in the loopback range (127.0.0.0/8, ::1/128)".to_owned(),
-    );
-    refuse(
-        link_local,
-        "may not be in the link-local range (169.254.0.0/16, fe80::/10)".to_owned(),
-    );
-    refuse(
-        multicast,
-        "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)".to_owned(),
-    );
-    faults
 }
 
 /// A whole number followed by `%`.

@@ -4,6 +4,7 @@
 mod announce;
 mod bandwidth;
 mod dual;
+mod errors;
 mod gateway;
 mod neighbours;
 mod policy;

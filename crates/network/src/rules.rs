@@ -3,6 +3,7 @@
 //! Several clusters may be on one machine. Each has a table of its own, and passes over what comes from the pods of the
 //! others: their links are known by the beginnings of their names.
 
+mod errors;
 mod key;
 mod neighbours;
 mod others;
@@ -13,6 +14,7 @@ pub(crate) use others::{TunnelPort, tunnel, tunnel_name};
 use crate::maps::Map;
 use davit_net::nft::{Expression as Do, Hook, Point, Slot, Transaction, Verdict};
 use davit_netplan::{Chain, Choice, Family, Masquerade, Network, octets};
+use errors::ERRORS;
 use key::{Part, key};
 use others::{GATEWAY, TUNNEL_IN, TUNNEL_OUT, gateway};
 use std::net::Ipv6Addr;
@@ -26,7 +28,8 @@ const MARK: u32 = 0x4000;
 const REDIRECTED: u32 = 0x20;
 /// `ct state`.
 const INVALID: u32 = 1;
-const ESTABLISHED_OR_RELATED: u32 = 2 | 4;
+const RELATED: u32 = 4;
+const ESTABLISHED_OR_RELATED: u32 = 2 | RELATED;
 const NEW: u32 = 8;
 /// `IPPROTO_TCP`.
 const TCP: u8 = 6;
@@ -178,7 +181,7 @@ pub(crate) fn lay_out(to: &mut Transaction, family: Family, links: &str) {
     ] {
         to.add_chain(name, None);
     }
-    for name in [TUNNEL_IN, TUNNEL_OUT, GATEWAY] {
+    for name in [TUNNEL_IN, TUNNEL_OUT, GATEWAY, ERRORS] {
         to.add_chain(name, None);
     }
     to.add_rule("prerouting", &of_others(links));
@@ -354,6 +357,7 @@ fn judge(to: &mut Transaction, family: Family, links: &str) {
     // Again where a Service has led it here.
     to.add_rule("policy-input", &[jump(TUNNEL_IN)]);
     to.add_rule("policy-leave", &[jump(TUNNEL_OUT)]);
+    errors::lay_out(to, family, links);
     for chain in ["policy-leave", "policy-forward", "policy-input"] {
         to.add_rule(chain, &[jump(ENDED)]);
         let [bit, set] = has(A, ESTABLISHED_OR_RELATED);

@@ -16,6 +16,7 @@ mod embedded;
 pub mod hollow;
 pub mod host_ids;
 pub mod image;
+mod kernel;
 pub mod measured;
 pub mod monitor;
 mod netdev;

@@ -83,6 +83,9 @@ pub struct Bundle {
     pub tty: bool,
     /// Seccomp programs, compiled.
     pub seccomp: crate::seccomp::Programs,
+    /// With which flags of `seccomp(2)` they are installed.
+    #[serde(default)]
+    pub seccomp_flags: u32,
     /// cgroup limits.
     pub limits: Limits,
     /// The complete list of device rules, `None` to leave devices alone.

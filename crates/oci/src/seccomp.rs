@@ -1,4 +1,4 @@
-//! Seccomp: from a profile (the default one, or a JSON file in Docker's format) to filter programs.
+//! Seccomp: from a profile (the default one, or a file) to filter programs.
 //!
 //! One BPF program from `seccompiler` knows two outcomes, match and mismatch. A profile with more actions becomes
 //! several programs that the kernel runs one after the other, taking the strictest answer: the first decides between
@@ -8,15 +8,16 @@
 //! calls of one architecture and lets others pass; one more program ([`guard`]) ends whoever calls by any further one.
 
 mod compat;
+mod profile;
 mod syscalls;
 
 pub(crate) use crate::caps;
 use crate::caps::{CapSet, Capability};
+pub use profile::{CompiledProfile, Profile};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
 };
-use serde::Deserialize;
 use std::collections::BTreeMap;
 use syscalls::Policy;
 
@@ -37,83 +38,6 @@ pub enum Error {
 /// Filter programs in the order they are installed; each element of a program is one kernel instruction.
 pub type Programs = Vec<Vec<u64>>;
 
-/// A profile in the JSON format that Docker, containerd and the `Localhost` type of Kubernetes use.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Profile {
-    default_action: String,
-    #[serde(default)]
-    default_errno_ret: Option<u32>,
-    #[serde(default)]
-    architectures: Vec<String>,
-    #[serde(default)]
-    arch_map: Vec<ArchMap>,
-    #[serde(default)]
-    syscalls: Vec<Entry>,
-}
-
-/// The architectures that come with one.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ArchMap {
-    architecture: String,
-    #[serde(default)]
-    sub_architectures: Option<Vec<String>>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Entry {
-    #[serde(default)]
-    names: Vec<String>,
-    #[serde(default)]
-    name: Option<String>,
-    action: String,
-    #[serde(default)]
-    errno_ret: Option<u32>,
-    #[serde(default)]
-    args: Option<Vec<Arg>>,
-    #[serde(default)]
-    includes: Option<Conditions>,
-    #[serde(default)]
-    excludes: Option<Conditions>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Arg {
-    index: u8,
-    value: u64,
-    #[serde(default)]
-    value_two: u64,
-    op: String,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Conditions {
-    #[serde(default)]
-    caps: Option<Vec<String>>,
-    #[serde(default)]
-    arches: Option<Vec<String>>,
-    #[serde(default)]
-    min_kernel: Option<String>,
-}
-
-/// The architecture's name in profiles.
-const ARCH: &str = if cfg!(target_arch = "aarch64") {
-    "arm64"
-} else {
-    "amd64"
-};
-
-/// The same in the lists of architectures.
-const NATIVE: &str = if cfg!(target_arch = "aarch64") {
-    "SCMP_ARCH_AARCH64"
-} else {
-    "SCMP_ARCH_X86_64"
-};
-
 /// Whose system calls a program judges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Calls {
@@ -121,27 +45,6 @@ enum Calls {
     Native,
     /// Those of its 32-bit programs.
     Compat,
-}
-
-impl Conditions {
-    /// An `includes` block holds when all of its parts do.
-    fn included(&self, caps: CapSet) -> bool {
-        self.caps.as_ref().is_none_or(|names| {
-            names.is_empty() || names.iter().all(|name| Capability::parse(name).is_some_and(|cap| caps.has(cap)))
-        }) && self.arches.as_ref().is_none_or(|arches| arches.is_empty() || arches.iter().any(|arch| arch == ARCH))
-        // Kernels older than any minimum in use cannot run this runtime at all (mount_setattr is 5.12).
-        && self.min_kernel.as_ref().is_none_or(|_| true)
-    }
-
-    /// An `excludes` block holds when any of its parts does.
-    fn excluded(&self, caps: CapSet) -> bool {
-        self.caps
-            .iter()
-            .flatten()
-            .any(|name| Capability::parse(name).is_some_and(|cap| caps.has(cap)))
-            || self.arches.iter().flatten().any(|arch| arch == ARCH)
-            || self.min_kernel.is_some()
-    }
 }
 
 /// One rule: a call with the argument conditions under which it is listed, and what then happens.
@@ -154,56 +57,6 @@ struct Listed {
 
 fn compile_error(error: impl std::fmt::Display) -> Error {
     Error::Compile(error.to_string())
-}
-
-fn action(name: &str, errno: Option<u32>) -> Result<SeccompAction, Error> {
-    const EPERM: u32 = 1;
-    Ok(match name {
-        "SCMP_ACT_ALLOW" => SeccompAction::Allow,
-        "SCMP_ACT_ERRNO" => SeccompAction::Errno(errno.unwrap_or(EPERM)),
-        "SCMP_ACT_KILL" | "SCMP_ACT_KILL_THREAD" => SeccompAction::KillThread,
-        "SCMP_ACT_KILL_PROCESS" => SeccompAction::KillProcess,
-        "SCMP_ACT_LOG" => SeccompAction::Log,
-        "SCMP_ACT_TRAP" => SeccompAction::Trap,
-        "SCMP_ACT_TRACE" => SeccompAction::Trace(errno.unwrap_or(EPERM)),
-        other => return Err(Error::Unsupported(format!("action {other}"))),
-    })
-}
-
-fn condition(arg: &Arg) -> Result<SeccompCondition, Error> {
-    // Docker writes masked comparisons with the mask as `value` and the wanted bits as `valueTwo`.
-    let (op, value) = match arg.op.as_str() {
-        "SCMP_CMP_EQ" => (SeccompCmpOp::Eq, arg.value),
-        "SCMP_CMP_NE" => (SeccompCmpOp::Ne, arg.value),
-        "SCMP_CMP_LT" => (SeccompCmpOp::Lt, arg.value),
-        "SCMP_CMP_LE" => (SeccompCmpOp::Le, arg.value),
-        "SCMP_CMP_GT" => (SeccompCmpOp::Gt, arg.value),
-        "SCMP_CMP_GE" => (SeccompCmpOp::Ge, arg.value),
-        "SCMP_CMP_MASKED_EQ" => (SeccompCmpOp::MaskedEq(arg.value), arg.value_two),
-        other => return Err(Error::Unsupported(format!("operator {other}"))),
-    };
-    SeccompCondition::new(arg.index, SeccompCmpArgLen::Qword, op, value).map_err(compile_error)
-}
-
-/// Conditions on different arguments must all hold; two on the same argument are alternatives (as in runc).
-fn rules(args: &[Arg]) -> Result<Vec<SeccompRule>, Error> {
-    if args.is_empty() {
-        return Ok(Vec::new());
-    }
-    let repeated = args
-        .iter()
-        .enumerate()
-        .any(|(i, a)| args[..i].iter().any(|b| a.index == b.index));
-    let conditions = args.iter().map(condition).collect::<Result<Vec<_>, _>>()?;
-    let groups = if repeated {
-        conditions.into_iter().map(|c| vec![c]).collect()
-    } else {
-        vec![conditions]
-    };
-    groups
-        .into_iter()
-        .map(|group| SeccompRule::new(group).map_err(compile_error))
-        .collect()
 }
 
 fn target_arch() -> Result<TargetArch, Error> {
@@ -353,67 +206,6 @@ fn compile_for(
     Ok(programs)
 }
 
-impl Profile {
-    /// Reads a profile from JSON.
-    pub fn parse(json: &[u8]) -> Result<Self, Error> {
-        Ok(serde_json::from_slice(json)?)
-    }
-
-    /// Compiles the profile for a container with these capabilities. Calls that an architecture does not have are
-    /// skipped, as every runtime does. 32-bit programs may run if the profile names their architecture.
-    pub fn compile(&self, caps: CapSet) -> Result<Programs, Error> {
-        let native = self.listed(caps, syscalls::number)?;
-        let compat = if self.lists(compat::NAME) {
-            Some(self.listed(caps, compat::number)?)
-        } else {
-            None
-        };
-        compile(
-            &action(&self.default_action, self.default_errno_ret)?,
-            &native,
-            compat.as_deref(),
-        )
-    }
-
-    fn lists(&self, architecture: &str) -> bool {
-        let mapped = self
-            .arch_map
-            .iter()
-            .filter(|map| map.architecture == NATIVE);
-        self.architectures.iter().any(|name| name == architecture)
-            || mapped
-                .flat_map(|map| map.sub_architectures.iter().flatten())
-                .any(|name| name == architecture)
-    }
-
-    fn listed(
-        &self,
-        caps: CapSet,
-        number: impl Fn(&str) -> Option<i64>,
-    ) -> Result<Vec<Listed>, Error> {
-        let mut listed = Vec::new();
-        for entry in &self.syscalls {
-            if entry.includes.as_ref().is_some_and(|c| !c.included(caps))
-                || entry.excludes.as_ref().is_some_and(|c| c.excluded(caps))
-            {
-                continue;
-            }
-            let action = action(&entry.action, entry.errno_ret)?;
-            let conditions = rules(entry.args.as_deref().unwrap_or_default())?;
-            for name in entry.names.iter().chain(&entry.name) {
-                if let Some(number) = number(name) {
-                    listed.push(Listed {
-                        number,
-                        conditions: conditions.clone(),
-                        action: action.clone(),
-                    });
-                }
-            }
-        }
-        Ok(listed)
-    }
-}
-
 fn compare(index: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition, Error> {
     SeccompCondition::new(index, SeccompCmpArgLen::Dword, op, value).map_err(compile_error)
 }
@@ -505,6 +297,7 @@ pub(crate) fn only(names: &[&str]) -> Result<Programs, Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::profile::NATIVE;
     use super::*;
 
     #[test]
@@ -531,6 +324,10 @@ mod tests {
     fn the_default_profile_refuses_the_kernels_ciphers_and_vsock() {
         use rustix::net::{AddressFamily, SocketType, socket};
         let programs = default_profile(CapSet::all()).unwrap();
+        // and all flags that a profile may have
+        let json = br#"{"defaultAction":"SCMP_ACT_ALLOW","flags":["SECCOMP_FILTER_FLAG_LOG","SECCOMP_FILTER_FLAG_SPEC_ALLOW"]}"#;
+        let profile = Profile::parse(json).unwrap();
+        let flags = profile.compile(CapSet::all()).unwrap().flags;
         for (family, refused) in [
             (AddressFamily::UNIX, false),
             (AddressFamily::INET6, false),
@@ -541,7 +338,7 @@ mod tests {
                 let ready = nix::sys::prctl::set_no_new_privs().is_ok()
                     && programs
                         .iter()
-                        .all(|program| crate::sys::install_seccomp(program).is_ok());
+                        .all(|program| crate::sys::install_seccomp(program, flags).is_ok());
                 let answer = socket(family, SocketType::DGRAM, None);
                 let is_refused = answer.err() == Some(rustix::io::Errno::PERM);
                 crate::sys::exit_now(if ready { i32::from(is_refused) } else { 2 })
@@ -561,13 +358,14 @@ mod tests {
             {"names":["socket"],"action":"SCMP_ACT_ERRNO","args":[{"index":0,"value":40,"op":"SCMP_CMP_EQ"}]},
             {"names":["reboot"],"action":"SCMP_ACT_KILL_PROCESS","excludes":{"caps":["CAP_SYS_BOOT"]}}]}"#;
         let profile = Profile::parse(json).unwrap();
-        assert_eq!(profile.compile(CapSet::DEFAULT).unwrap().len(), 3 + 1);
-        assert_eq!(profile.compile(CapSet::all()).unwrap().len(), 2 + 1);
+        let count = |caps| profile.compile(caps).unwrap().programs.len();
+        assert_eq!(count(CapSet::DEFAULT), 3 + 1);
+        assert_eq!(count(CapSet::all()), 2 + 1);
         let also = |list: String| {
             let json = String::from_utf8_lossy(json).into_owned();
             let json = json.replace("\"architectures\":[\"SCMP_ARCH_X86_64\"]", &list);
             let profile = Profile::parse(json.as_bytes()).unwrap();
-            profile.compile(CapSet::all()).unwrap().len()
+            profile.compile(CapSet::all()).unwrap().programs.len()
         };
         assert_eq!(
             also(format!("\"architectures\":[\"{}\"]", compat::NAME)),
@@ -581,16 +379,58 @@ mod tests {
             2 * 2 + 1
         );
         assert!(Profile::parse(b"{}").is_err());
-        let odd = Profile::parse(br#"{"defaultAction":"SCMP_ACT_NOTIFY"}"#).unwrap();
-        assert!(matches!(
-            odd.compile(CapSet::DEFAULT),
-            Err(Error::Unsupported(_))
-        ));
+    }
+
+    /// Profiles of an attacker are none; but one that says more than is built protects from less than it says.
+    #[test]
+    fn what_a_profile_says_and_is_not_known_is_refused() {
+        let of = |more: &str| {
+            let json = format!(r#"{{"defaultAction":"SCMP_ACT_ALLOW","comment":"x",{more}}}"#);
+            Profile::parse(json.as_bytes())?.compile(CapSet::DEFAULT)
+        };
+        for more in [
+            r#""syscals":[]"#,
+            r#""flags":["SECCOMP_FILTER_FLAG_NEW_LISTENER"]"#,
+            r#""flags":["LOG"]"#,
+            r#""listenerPath":"/run/agent.sock""#,
+            r#""listenerMetadata":"x""#,
+            r#""defaultErrno":"ENOSYS""#,
+            r#""architectures":["SCMP_ARCH_VAX"]"#,
+            r#""archMap":[{"architecture":"SCMP_ARCH_X86_64","subArchitectures":["SCMP_ARCH_VAX"]}]"#,
+            r#""syscalls":[{"names":["mkdir"],"action":"SCMP_ACT_NOTIFY"}]"#,
+            r#""syscalls":[{"names":["mkdir"],"acton":"SCMP_ACT_ERRNO","action":"SCMP_ACT_ALLOW"}]"#,
+            r#""syscalls":[{"names":["mkdir"],"action":"SCMP_ACT_ERRNO","errno":"EACCES"}]"#,
+            r#""syscalls":[{"names":["mkdir"],"action":"SCMP_ACT_ERRNO","args":[{"index":0,"value":1,"op":"SCMP_CMP_XX"}]}]"#,
+            r#""syscalls":[{"names":["mkdir"],"action":"SCMP_ACT_ERRNO","args":[{"index":6,"value":1,"op":"SCMP_CMP_EQ"}]}]"#,
+            r#""syscalls":[{"names":["mkdir"],"action":"SCMP_ACT_ERRNO","includes":{"minKernel":"new"}}]"#,
+            r#""syscalls":[{"names":["mkdir"],"action":"SCMP_ACT_NONE","excludes":{"arches":["amd64","arm64"]}}]"#,
+        ] {
+            assert!(of(more).is_err(), "{more}");
+        }
+        let flags = |list| of(&format!(r#""flags":{list}"#)).unwrap().flags;
+        assert_eq!(flags("null"), 0);
+        assert_eq!(flags(r#"["SECCOMP_FILTER_FLAG_TSYNC"]"#), 0);
+        assert_eq!(
+            flags(r#"["SECCOMP_FILTER_FLAG_LOG","SECCOMP_FILTER_FLAG_SPEC_ALLOW"]"#),
+            6
+        );
+        // What is meant for kernels that are not there yet is not in force, and what is for those before them is.
+        let programs = |conditions: &str| {
+            let rule = format!(
+                r#""syscalls":[{{"names":["mkdir"],"action":"SCMP_ACT_ERRNO","errnoRet":1,"errno":"EPERM",{conditions}}}]"#
+            );
+            of(&rule).unwrap().programs.len()
+        };
+        assert_eq!(programs(r#""includes":{"minKernel":"4.8"}"#), 2);
+        assert_eq!(programs(r#""includes":{"minKernel":"4294967295.0"}"#), 0);
+        assert_eq!(programs(r#""excludes":{"minKernel":"4.8"}"#), 0);
+        assert_eq!(programs(r#""excludes":{"minKernel":"4294967295.0"}"#), 2);
     }
 
     #[test]
     fn an_empty_allow_profile_needs_no_program() {
         let profile = Profile::parse(br#"{"defaultAction":"SCMP_ACT_ALLOW"}"#).unwrap();
-        assert!(profile.compile(CapSet::DEFAULT).unwrap().is_empty());
+        let filter = profile.compile(CapSet::DEFAULT).unwrap();
+        assert!(filter.programs.is_empty());
     }
 }

@@ -220,8 +220,9 @@ pub(crate) fn join_session_keyring(name: &std::ffi::CStr) -> io::Result<()> {
         .map(drop)
 }
 
-/// Installs one seccomp filter program (each `u64` is one `sock_filter`, in memory order) on this thread.
-pub(crate) fn install_seccomp(program: &[u64]) -> io::Result<()> {
+/// Installs one seccomp filter program (each `u64` is one `sock_filter`, in memory order) on this thread, with flags of
+/// `seccomp(2)` that return nothing.
+pub(crate) fn install_seccomp(program: &[u64], flags: u32) -> io::Result<()> {
     let len =
         u16::try_from(program.len()).map_err(|_| io::Error::other("seccomp program too long"))?;
     let prog = libc::sock_fprog {
@@ -234,7 +235,7 @@ pub(crate) fn install_seccomp(program: &[u64]) -> io::Result<()> {
         libc::syscall(
             libc::SYS_seccomp,
             libc::SECCOMP_SET_MODE_FILTER,
-            0,
+            flags,
             &raw const prog,
         )
     })

@@ -11,10 +11,13 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use davit_api::fields::FieldSelector;
 use davit_api::labels::{Operator, Selector};
-use davit_cel::{Env, Program, Type};
 use davit_webhook::{Call, CallError, Client, Kubeconfig, KubeconfigError, Tasks};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+
+mod conditions;
+
+use conditions::Conditions;
 
 use super::{Attributes, Authorizer, Decision, UserRules};
 use crate::metrics::AccessMetrics;
@@ -25,7 +28,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const CACHED: usize = 4096;
 /// Longer requests are not kept: an attacker could fill the cache with them.
 const LONGEST_KEY: usize = 10_000;
-const CONDITION_BUDGET: u64 = 1_000_000;
 
 /// A webhook authorizer's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +76,7 @@ pub enum AccessWebhookError {
 pub(super) struct WebhookAuthorizer {
     config: AccessWebhook,
     client: Client,
-    conditions: Vec<Program>,
+    conditions: Conditions,
     known: Mutex<HashMap<String, (Instant, Decision)>>,
     metrics: Arc<AccessMetrics>,
 }
@@ -108,44 +110,13 @@ impl WebhookAuthorizer {
             })?;
         let client =
             Client::new(settings, tasks.clone()).map_err(|error| setting(error.to_string()))?;
-        let env = Env::kubernetes()
-            .variable("request", Type::Map(Type::String.into(), Type::Dyn.into()))
-            .build();
-        let conditions = config.match_conditions.iter().map(|source| {
-            let program = env.compile(source).map_err(|errors| {
-                setting(format!(
-                    "match condition {source:?}: {}",
-                    davit_cel::join_errors(&errors)
-                ))
-            })?;
-            if *program.output_type() != Type::Bool {
-                return Err(setting(format!(
-                    "match condition {source:?} must evaluate to bool"
-                )));
-            }
-            Ok(program)
-        });
         Ok(Self {
-            conditions: conditions.collect::<Result<_, _>>()?,
+            conditions: Conditions::compile(&config.match_conditions).map_err(setting)?,
             config: config.clone(),
             client,
             known: Mutex::default(),
             metrics,
         })
-    }
-
-    /// Whether the server is to be asked at all.
-    fn matches(&self, spec: &Value) -> Result<bool, String> {
-        let request = [("request", davit_cel::value(spec))];
-        let mut failed = None;
-        for condition in &self.conditions {
-            match condition.eval(&request, CONDITION_BUDGET) {
-                Ok((davit_cel::Value::Bool(true), _)) => {}
-                Ok(_) => return Ok(false),
-                Err(error) => failed = Some(error.to_string()),
-            }
-        }
-        failed.map_or(Ok(true), Err)
     }
 
     fn undecided(&self, why: &str) -> Decision {
@@ -297,7 +268,7 @@ fn label_requirements(selector: &str) -> Option<Vec<Value>> {
 impl Authorizer for WebhookAuthorizer {
     async fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
         if !self.conditions.is_empty() {
-            match self.matches(&spec(attributes, "v1")) {
+            match self.conditions.hold(&spec(attributes, "v1")) {
                 Ok(true) => {}
                 Ok(false) => {
                     self.metrics.excluded(&self.config.name, false);

@@ -8,7 +8,16 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use crate::compute::ComputeError;
+
+/// Resources that are counted by their names: plugins register whatever names they like, and none is forgotten.
+const MAX_NAMES: usize = 2 * super::inventory::MAX_RESOURCES;
+/// All others.
+const OTHERS: &str = "<other>";
 
 /// Label `resource_name`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -63,6 +72,7 @@ pub(crate) type Rising = Family<VersionLabel, Gauge>;
 /// All metrics.
 #[derive(Clone)]
 pub(crate) struct Metrics {
+    names: Arc<Mutex<HashSet<String>>>,
     registrations: Family<ResourceLabel, Counter>,
     alloc_duration: Family<ResourceLabel, Histogram>,
     pub(crate) plugins: Family<PluginLabel, Gauge>,
@@ -98,6 +108,7 @@ impl Metrics {
             ])
         };
         Self {
+            names: Arc::default(),
             registrations: Family::default(),
             alloc_duration: Family::new_with_constructor(buckets),
             plugins: Family::default(),
@@ -285,17 +296,23 @@ impl Metrics {
         );
     }
 
+    fn label(&self, resource: &str) -> ResourceLabel {
+        let mut names = self.names.lock();
+        let is_counted = names.contains(resource)
+            || names.len() < MAX_NAMES && names.insert(resource.to_owned());
+        let name = if is_counted { resource } else { OTHERS };
+        ResourceLabel {
+            resource_name: name.to_owned(),
+        }
+    }
+
     pub(crate) fn registered(&self, resource: &str) {
-        let label = ResourceLabel {
-            resource_name: resource.to_owned(),
-        };
+        let label = self.label(resource);
         self.registrations.get_or_create(&label).inc();
     }
 
     pub(crate) fn allocated(&self, resource: &str, took: std::time::Duration) {
-        let label = ResourceLabel {
-            resource_name: resource.to_owned(),
-        };
+        let label = self.label(resource);
         self.alloc_duration
             .get_or_create(&label)
             .observe(took.as_secs_f64());
@@ -364,5 +381,32 @@ impl Metrics {
                 metric.clone(),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who registers ever new names gets no memory for them.
+    #[test]
+    fn names_that_are_counted_have_an_end() {
+        let metrics = Metrics::new();
+        let count = |name: &str| {
+            let label = ResourceLabel {
+                resource_name: name.to_owned(),
+            };
+            metrics
+                .registrations
+                .get(&label)
+                .map(|counter| counter.get())
+        };
+        for number in 0..2 * MAX_NAMES {
+            metrics.registered(&format!("a.example/r{number}"));
+        }
+        metrics.registered("a.example/r0");
+        assert_eq!(count("a.example/r0"), Some(2));
+        assert_eq!(count(&format!("a.example/r{}", 2 * MAX_NAMES - 1)), None);
+        assert_eq!(count(OTHERS), Some(u64::try_from(MAX_NAMES).unwrap()));
     }
 }

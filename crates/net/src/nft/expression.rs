@@ -78,6 +78,10 @@ pub enum Expression {
     TunnelNumber(Slot),
     /// Loads where the connection's first packet was sent to, before that was changed.
     OriginalDestination(Slot),
+    /// Loads where the connection's first packet came from.
+    OriginalSource(Slot),
+    /// Loads where what answers the connection's first packet comes from.
+    ReplySource(Slot),
     /// Loads the protocol above IP.
     Protocol(Slot),
     /// Loads the name of the device that the packet came by, 16 bytes; empty for packets of this machine.
@@ -201,6 +205,19 @@ fn meta(to: &mut Message, slot: Slot, key: u32) {
     numbers(to, "meta", &[(1, slot.number()), (2, key)]);
 }
 
+/// The source's (0) or destination's (1) address of the connection's packets in a direction: the first one's (0) or the reply's (1).
+fn end(to: &mut Message, slot: Slot, version: IpVersion, (which, direction): (u32, u8)) {
+    let key = match version {
+        IpVersion::Four => 19,
+        IpVersion::Six => 21,
+    };
+    expression(to, "ct", |to| {
+        to.put_be32(1, slot.number())
+            .put_be32(2, key + which)
+            .put(3, &[direction]);
+    });
+}
+
 fn compare(to: &mut Message, slot: Slot, operation: u32, bytes: &[u8]) {
     expression(to, "cmp", |to| {
         to.put_be32(1, slot.number())
@@ -234,13 +251,9 @@ impl Expression {
             Self::DestinationPort(slot) => payload(to, *slot, 2, 2, 2),
             // behind the header of UDP and the flags
             Self::TunnelNumber(slot) => payload(to, *slot, 2, 12, 3),
-            Self::OriginalDestination(slot) => expression(to, "ct", |to| {
-                let key = match version {
-                    IpVersion::Four => 20,
-                    IpVersion::Six => 22,
-                };
-                to.put_be32(1, slot.number()).put_be32(2, key).put(3, &[0]);
-            }),
+            Self::OriginalDestination(slot) => end(to, *slot, version, (1, 0)),
+            Self::OriginalSource(slot) => end(to, *slot, version, (0, 0)),
+            Self::ReplySource(slot) => end(to, *slot, version, (0, 1)),
             Self::Protocol(slot) => meta(to, *slot, 16),
             Self::InputName(slot) => meta(to, *slot, 6),
             Self::OutputName(slot) => meta(to, *slot, 7),

@@ -8,6 +8,9 @@ use davit_netplan::{Family, octets};
 pub(super) enum Part {
     Source,
     Destination,
+    /// The source of the connection's first packet, and of what answers it.
+    Client,
+    Server,
     /// The address that stands for all.
     Anywhere,
     Protocol,
@@ -23,12 +26,16 @@ pub(super) fn key(family: Family, parts: &[Part]) -> Vec<Do> {
     for part in parts {
         let slot = Slot(at);
         at += match part {
-            Part::Source | Part::Destination | Part::Anywhere => width(family),
+            Part::Source | Part::Destination | Part::Client | Part::Server | Part::Anywhere => {
+                width(family)
+            }
             Part::Protocol | Part::Port | Part::Random(..) => 1,
         };
         loads.push(match *part {
             Part::Source => Do::SourceAddress(slot),
             Part::Destination => Do::DestinationAddress(slot),
+            Part::Client => Do::OriginalSource(slot),
+            Part::Server => Do::ReplySource(slot),
             Part::Anywhere => Do::Load(slot, octets(family.unspecified())),
             Part::Protocol => Do::Protocol(slot),
             Part::Port => Do::DestinationPort(slot),

@@ -43,7 +43,7 @@ pub(super) struct SpecParts<'a> {
 /// The results: configuration, seccomp programs, device rules and limits.
 pub(super) struct Built {
     pub(super) spec: Spec,
-    pub(super) seccomp: seccomp::Programs,
+    pub(super) seccomp: seccomp::CompiledProfile,
     pub(super) devices: Vec<DeviceRule>,
     pub(super) limits: Limits,
 }
@@ -392,10 +392,10 @@ fn seccomp_programs(
     context: &cri::LinuxContainerSecurityContext,
     privileged: bool,
     caps: CapSet,
-) -> Result<seccomp::Programs> {
+) -> Result<seccomp::CompiledProfile> {
     use cri::security_profile::ProfileType;
     if privileged {
-        return Ok(Vec::new());
+        return Ok(seccomp::CompiledProfile::default());
     }
     let invalid = |e: seccomp::Error| Error::InvalidArgument(e.to_string());
     // Who asked for a filter is not run without one.
@@ -405,7 +405,8 @@ fn seccomp_programs(
     };
     let default = || {
         available()?;
-        seccomp::default_profile(caps).map_err(invalid)
+        let programs = seccomp::default_profile(caps).map_err(invalid)?;
+        Ok(seccomp::CompiledProfile { programs, flags: 0 })
     };
     let from_file = |path: &str| {
         available()?;
@@ -421,14 +422,14 @@ fn seccomp_programs(
             "runtime/default" | "docker/default" => default(),
             path => match path.strip_prefix("localhost/") {
                 Some(file) => from_file(file),
-                None => Ok(Vec::new()),
+                None => Ok(seccomp::CompiledProfile::default()),
             },
         };
     };
     match ProfileType::try_from(profile.profile_type) {
         Ok(ProfileType::RuntimeDefault) => default(),
         Ok(ProfileType::Localhost) => from_file(&profile.localhost_ref),
-        Ok(ProfileType::Unconfined) => Ok(Vec::new()),
+        Ok(ProfileType::Unconfined) => Ok(seccomp::CompiledProfile::default()),
         Err(_) => Err(Error::InvalidArgument(format!(
             "seccomp profile type {}",
             profile.profile_type

@@ -19,11 +19,7 @@ const KERNEL: (u32, u32) = (6, 3);
 
 /// Whether this kernel can give pods users of their own.
 pub(super) fn supported() -> bool {
-    let release = rustix::system::uname();
-    let release = release.release().to_string_lossy().into_owned();
-    let mut numbers = release.split(['.', '-']).map_while(|n| n.parse().ok());
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    version >= KERNEL && Path::new("/proc/self/ns/user").exists()
+    crate::kernel::version() >= KERNEL && Path::new("/proc/self/ns/user").exists()
 }
 
 /// How a pod's users map to the host's; empty lists where they are the host's.

@@ -65,6 +65,7 @@ pub(super) fn layer(source: impl Read, target: &Path) -> io::Result<String> {
     let content = Bounded::new(decompress(source)?, room(target)?);
     let mut stream = Hashing::new(content);
     let root = Root::open(target, Links::Confined)?;
+    root.entry("")?.set(&Permissions::mode(0o755))?;
     each(&mut stream, target, |path, entry| {
         put(&root, path, entry)
             .map_err(|e| io::Error::new(e.kind(), format!("entry {}: {e}", path.display())))
@@ -150,9 +151,9 @@ fn put<R: Read>(root: &Root, path: &Path, entry: &mut Entry<'_, R>) -> io::Resul
     if let Some(hidden) = path.file_name().and_then(hidden_by) {
         return white_out(root, path, hidden);
     }
+    // What a layer says of the root itself is not taken, as by containerd.
     if is_root(path) {
-        let mode = entry.header().mode().unwrap_or(0o755);
-        return Ok(root.entry("")?.set(&Permissions::mode(mode))?);
+        return Ok(());
     }
     make_parent(root, path)?;
     if kind.is_hard_link() {

@@ -187,7 +187,7 @@ impl Process {
     fn run(
         mut self,
         socket: &UnixStream,
-        seccomp: &[Vec<u64>],
+        bundle: &Bundle,
         last: &Last,
         hooks: impl FnOnce() -> Result<()>,
     ) -> Result<Infallible> {
@@ -201,7 +201,7 @@ impl Process {
         sys::close_all_but(socket).map_err(|e| format!("close descriptors: {e}"))?;
         // Without no_new_privs a filter needs CAP_SYS_ADMIN, so it goes in before the capabilities are dropped.
         if !self.no_new_privileges {
-            install(seccomp)?;
+            install(bundle)?;
         }
         self.become_user()?;
         if let Last::Join = last {
@@ -211,7 +211,7 @@ impl Process {
         // Cleared by the change of user, so set after it: a container does not outlive its monitor.
         let _ = prctl::set_pdeathsig(Signal::SIGKILL);
         if self.no_new_privileges {
-            install(seccomp)?;
+            install(bundle)?;
         }
         hooks()?;
         sys::reset_signals();
@@ -342,10 +342,10 @@ fn user_list() -> String {
     open().unwrap_or_default()
 }
 
-fn install(programs: &[Vec<u64>]) -> Result<()> {
+fn install(bundle: &Bundle) -> Result<()> {
+    let mut programs = bundle.seccomp.iter();
     programs
-        .iter()
-        .try_for_each(|program| sys::install_seccomp(program))
+        .try_for_each(|program| sys::install_seccomp(program, bundle.seccomp_flags))
         .map_err(|e| format!("seccomp: {e}"))
 }
 
@@ -537,7 +537,7 @@ fn container_steps(socket: &UnixStream, container: Container<'_>) -> Result<Infa
             dir,
         )
     };
-    process.run(socket, &bundle.seccomp, &last, in_container)
+    process.run(socket, bundle, &last, in_container)
 }
 
 fn enter(namespaces: Namespaces, socket: &UnixStream) -> Result<Pids> {
@@ -591,5 +591,5 @@ fn exec_steps(
         Some(stdio) => use_stdio_inside(stdio)?,
         None => terminal::make(socket, &process, false)?,
     }
-    process.run(socket, &bundle.seccomp, &Last::Join, || Ok(()))
+    process.run(socket, bundle, &Last::Join, || Ok(()))
 }

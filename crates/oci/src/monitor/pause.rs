@@ -101,7 +101,7 @@ fn first_process(tell: OwnedFd, filter: &[Vec<u64>]) -> Result<()> {
     drop(tell);
     sys::close_from(0).map_err(|e| e.to_string())?;
     for program in filter {
-        sys::install_seccomp(program).map_err(|e| e.to_string())?;
+        sys::install_seccomp(program, 0).map_err(|e| e.to_string())?;
     }
     loop {
         while sys::reap().is_some() {}

@@ -112,7 +112,7 @@ fn give_up(socket: &UnixStream, filter: &[Vec<u64>]) -> Result<()> {
     confine::keep_only(CapSet::of(&[Capability::SysAdmin]))?;
     sys::close_all_but(socket).map_err(|e| e.to_string())?;
     for program in filter {
-        sys::install_seccomp(program).map_err(|e| e.to_string())?;
+        sys::install_seccomp(program, 0).map_err(|e| e.to_string())?;
     }
     Ok(())
 }

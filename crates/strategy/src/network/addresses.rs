@@ -1,14 +1,11 @@
 //! The ranges of Services' addresses, and claims on addresses.
 
-use std::net::IpAddr;
-
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::{Value, json};
 
 use super::super::json::{at, has, list_at, str_at};
 use super::super::{KindInfo, Strategy, meta};
-use super::policies::{CIDR, range_of};
 
 /// Fewer bits are more addresses than all that are private.
 const LEAST_BITS: u32 = 8;
@@ -49,7 +46,7 @@ impl Strategy for ServiceCidr {
 
     fn warnings(&self, obj: &Value) -> Vec<String> {
         let gives_none = |(i, cidr): (usize, &Value)| {
-            let (first, bits) = range_of(cidr.as_str()?)?;
+            let (first, bits) = names::parse_cidr(cidr.as_str()?)?;
             (first.is_ipv4() && bits < LEAST_BITS).then(|| {
                 format!(
                     "spec.cidrs[{i}]: {} gives no addresses: those of Services are of ranges with {LEAST_BITS} bits or more",
@@ -84,12 +81,9 @@ fn service_cidr(obj: &Value, errors: &mut ErrorList) {
     let mut families = Vec::new();
     for (i, cidr) in cidrs.iter().enumerate() {
         let (path, text) = (path.index(i), cidr.as_str().unwrap_or_default());
-        match range_of(text) {
-            None => errors.push(FieldError::invalid(&path, text, CIDR)),
-            Some((first, bits)) if has_more_bits(first, bits) => {
-                let why = "must not have bits set beyond the prefix length";
-                errors.push(FieldError::invalid(&path, text, why));
-            }
+        let faults = names::check_canonical_cidr(text);
+        match names::parse_cidr(text).filter(|_| faults.is_empty()) {
+            None => errors.extend(invalid_each(&path, text, faults)),
             Some((first, bits)) if first.is_ipv6() && bits < LEAST_BITS_OF_SIX => {
                 let why = format!(
                     "shortest allowed prefix length for service CIDR is {LEAST_BITS_OF_SIX}, got {bits}"
@@ -104,14 +98,6 @@ fn service_cidr(obj: &Value, errors: &mut ErrorList) {
     {
         let why = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
         errors.push(FieldError::invalid(&path, json!(cidrs), why));
-    }
-}
-
-/// Whether an address has bits after its first ones.
-fn has_more_bits(address: IpAddr, bits: u32) -> bool {
-    match address {
-        IpAddr::V4(ip) => ip.to_bits().checked_shl(bits).unwrap_or(0) != 0,
-        IpAddr::V6(ip) => ip.to_bits().checked_shl(bits).unwrap_or(0) != 0,
     }
 }
 
@@ -137,17 +123,10 @@ impl Strategy for IpAddress {
 }
 
 fn content(obj: &Value, errors: &mut ErrorList) {
-    meta::own_rule(obj, errors, |name| address_name(name).into_iter().next());
+    meta::own_rule(obj, errors, |name| {
+        names::check_canonical_ip(name).into_iter().next()
+    });
     parent(obj, errors);
-}
-
-/// An address as a name: in the one form that all others are written in.
-fn address_name(name: &str) -> Vec<String> {
-    match name.parse::<IpAddr>() {
-        Err(_) => names::check_ip(name),
-        Ok(ip) if ip.to_string() == name => Vec::new(),
-        Ok(ip) => vec![format!("must be in canonical form (\"{ip}\")")],
-    }
 }
 
 fn parent(obj: &Value, errors: &mut ErrorList) {
@@ -254,7 +233,7 @@ mod tests {
         };
         assert_eq!(faults("10.0.0.7", &parent), [""; 0]);
         assert_eq!(faults("fd00::7", &parent), [""; 0]);
-        assert!(faults("10.0.0.007", &parent)[0].contains("must be a valid IP address"));
+        assert!(faults("10.0.0.007", &parent)[0].contains("must not have leading 0s"));
         assert!(
             faults("fd00:0::7", &parent)[0].contains("must be in canonical form (\"fd00::7\")")
         );

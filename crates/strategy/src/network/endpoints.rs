@@ -219,7 +219,15 @@ fn slice_endpoint(endpoint: &Value, kind: &str, path: &Path, errors: &mut ErrorL
             errors.push(FieldError::invalid(&at_addresses, address, fault));
         }
         if matches!(kind, "IPv4" | "IPv6") {
-            errors.extend(invalid_each(&path, address, endpoint_ip(address)));
+            let faults = match kind {
+                "IPv6" => names::check_canonical_ip(address),
+                _ => Vec::new(),
+            };
+            let faults = match faults.is_empty() {
+                true => endpoint_ip(address),
+                false => faults,
+            };
+            errors.extend(invalid_each(&path, address, faults));
         }
     }
     let node = names::check_dns1123_subdomain;

@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use super::super::fields;
 use super::super::json::{at, has, list_at, str_at};
-use super::policies::{CIDR, range_of};
 
 const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const OTHER_TYPE: &str = "may only be used when `type` is 'LoadBalancer'";
@@ -82,22 +81,7 @@ pub(super) fn source_ranges(new: &Value, old: &Value, errors: &mut ErrorList) {
 
 /// A range of addresses without bits beyond its prefix.
 pub(crate) fn cidr(text: &str, path: &Path, errors: &mut ErrorList) {
-    let Some((address, bits)) = range_of(text) else {
-        errors.push(FieldError::invalid(path, text, CIDR));
-        return;
-    };
-    let beyond = match address {
-        IpAddr::V4(v4) => v4.to_bits().checked_shl(bits).unwrap_or(0) != 0,
-        IpAddr::V6(v6) => v6.to_bits().checked_shl(bits).unwrap_or(0) != 0,
-    };
-    let is_mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
-    if is_mapped {
-        let fault = "must not have an IPv4-mapped IPv6 address";
-        errors.push(FieldError::invalid(path, text, fault));
-    } else if beyond {
-        let fault = "must not have bits set beyond the prefix length";
-        errors.push(FieldError::invalid(path, text, fault));
-    }
+    errors.extend(invalid_each(path, text, names::check_cidr(text)));
 }
 
 /// Faults of the addresses a Service has got.

@@ -1,8 +1,10 @@
 //! Network policies.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
-use davit_api::field::{ErrorList, FieldError, Path};
+use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
+use davit_api::names;
 use serde_json::{Value, json};
 
 use super::super::containers::{port_number, port_or_name};
@@ -42,18 +44,34 @@ impl Strategy for NetworkPolicy {
 
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
-        network_policy(obj, &mut errors);
+        network_policy(obj, &HashSet::new(), &mut errors);
         errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
-        network_policy(new, &mut errors);
+        network_policy(new, &ranges(old), &mut errors);
         errors
     }
 }
 
-fn network_policy(obj: &Value, errors: &mut ErrorList) {
+/// All ranges that a policy names: they stay possible where it is changed.
+fn ranges(policy: &Value) -> HashSet<&str> {
+    let mut found = HashSet::new();
+    for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
+        for rule in list_at(policy, &["spec", direction]) {
+            for peer in list_at(rule, &[peers]) {
+                let block = at(peer, &["ipBlock"]);
+                let except = list_at(block, &["except"]).iter();
+                found.extend(at(block, &["cidr"]).as_str());
+                found.extend(except.filter_map(Value::as_str));
+            }
+        }
+    }
+    found
+}
+
+fn network_policy(obj: &Value, stored: &HashSet<&str>, errors: &mut ErrorList) {
     let path = Path::new("spec");
     let selector = at(obj, &["spec", "podSelector"]);
     selectors::label_selector(selector, &path.child("podSelector"), errors);
@@ -64,7 +82,7 @@ fn network_policy(obj: &Value, errors: &mut ErrorList) {
                 policy_port(port, &path.child("ports").index(i), errors);
             }
             for (i, peer) in list_at(rule, &[peers]).iter().enumerate() {
-                policy_peer(peer, &path.child(peers).index(i), errors);
+                policy_peer(peer, stored, &path.child(peers).index(i), errors);
             }
         }
     }
@@ -108,14 +126,19 @@ fn policy_port(port: &Value, path: &Path, errors: &mut ErrorList) {
     errors.push(FieldError::invalid(&path, end, why));
 }
 
-fn policy_peer(peer: &Value, path: &Path, errors: &mut ErrorList) {
+fn policy_peer(peer: &Value, stored: &HashSet<&str>, path: &Path, errors: &mut ErrorList) {
     for key in ["podSelector", "namespaceSelector"] {
         selectors::label_selector(at(peer, &[key]), &path.child(key), errors);
     }
     let selected = has(peer, &["podSelector"]) || has(peer, &["namespaceSelector"]);
     let block = has(peer, &["ipBlock"]);
     if block {
-        ip_block(at(peer, &["ipBlock"]), &path.child("ipBlock"), errors);
+        ip_block(
+            at(peer, &["ipBlock"]),
+            stored,
+            &path.child("ipBlock"),
+            errors,
+        );
     }
     match (selected, block) {
         (false, false) => errors.push(FieldError::required(path, "must specify a peer")),
@@ -125,18 +148,6 @@ fn policy_peer(peer: &Value, path: &Path, errors: &mut ErrorList) {
         }
         _ => {}
     }
-}
-
-pub(super) const CIDR: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-
-/// A range of addresses: its first bits, and how many of them there are.
-pub(super) fn range_of(text: &str) -> Option<(IpAddr, u32)> {
-    let (address, bits) = text.split_once('/')?;
-    let address: IpAddr = address.parse().ok()?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    let digits = !bits.is_empty() && bits.bytes().all(|digit| digit.is_ascii_digit());
-    let bits = bits.parse().ok().filter(|bits| digits && *bits <= most)?;
-    Some((address, bits))
 }
 
 /// Whether the address is in the range.
@@ -154,25 +165,30 @@ fn is_within(address: IpAddr, (first, bits): (IpAddr, u32)) -> bool {
     }
 }
 
-fn ip_block(block: &Value, path: &Path, errors: &mut ErrorList) {
+fn ip_block(block: &Value, stored: &HashSet<&str>, path: &Path, errors: &mut ErrorList) {
+    let check = |text: &str, path: &Path, errors: &mut ErrorList| {
+        if !stored.contains(text) {
+            errors.extend(invalid_each(path, text, names::check_cidr(text)));
+        }
+    };
     required(block, "cidr", path, errors);
     let text = str_at(block, &["cidr"]);
-    let Some(range) = range_of(text) else {
-        if !text.is_empty() {
-            errors.push(FieldError::invalid(&path.child("cidr"), text, CIDR));
-        }
+    if !text.is_empty() {
+        check(text, &path.child("cidr"), errors);
+    }
+    let Some(range) = names::parse_cidr(text) else {
         return;
     };
     for (i, except) in list_at(block, &["except"]).iter().enumerate() {
         let path = path.child("except").index(i);
         let text = except.as_str().unwrap_or_default();
-        match range_of(text) {
-            None => errors.push(FieldError::invalid(&path, text, CIDR)),
+        check(text, &path, errors);
+        match names::parse_cidr(text) {
             Some((address, bits)) if !is_within(address, range) || bits <= range.1 => {
                 let why = "must be a strict subset of `cidr`";
                 errors.push(FieldError::invalid(&path, text, why));
             }
-            Some(_) => {}
+            _ => {}
         }
     }
 }
@@ -186,7 +202,7 @@ mod tests {
         let policy = json!({ "spec": {
             "podSelector": {}, "policyTypes": ["Egress"], "egress": [rule],
         }});
-        network_policy(&policy, &mut errors);
+        network_policy(&policy, &HashSet::new(), &mut errors);
         errors.iter().map(ToString::to_string).collect()
     }
 
@@ -201,6 +217,34 @@ mod tests {
         );
         assert_eq!(block("fd00::/8", &["fd00::/64"]), [""; 0]);
         assert!(block("", &[])[0].contains("spec.egress[0].to[0].ipBlock.cidr: Required value"));
+        // What another program would read as another range is none; one that is stored stays.
+        for (odd, fault) in [
+            (
+                "010.0.0.0/8",
+                "must not have leading 0s in IP or prefix length",
+            ),
+            (
+                "10.0.0.0/08",
+                "must not have leading 0s in IP or prefix length",
+            ),
+            (
+                "10.1.0.0/8",
+                "must not have bits set beyond the prefix length",
+            ),
+            (
+                "::ffff:10.0.0.0/104",
+                "must not have an IPv4-mapped IPv6 address",
+            ),
+        ] {
+            let of = |cidr| json!({ "spec": { "egress": [{ "to": [{ "ipBlock": { "cidr": cidr } }] }] } });
+            let changed = |old: Value| {
+                let mut errors = ErrorList::new();
+                network_policy(&of(odd), &ranges(&old), &mut errors);
+                errors.iter().map(ToString::to_string).collect::<Vec<_>>()
+            };
+            assert!(changed(of("10.0.0.0/8"))[0].contains(fault), "{odd}");
+            assert_eq!(changed(of(odd)), [""; 0]);
+        }
         assert!(block("10.0.0.0", &[])[0].contains("must be a valid CIDR value"));
         assert!(block("10.0.0.0/33", &[])[0].contains("must be a valid CIDR value"));
         for except in ["10.0.0.0/8", "11.0.0.0/16", "fd00::/64"] {
@@ -256,7 +300,7 @@ mod tests {
         ] {
             let mut errors = ErrorList::new();
             let policy = json!({ "spec": { "podSelector": {}, "policyTypes": types } });
-            network_policy(&policy, &mut errors);
+            network_policy(&policy, &HashSet::new(), &mut errors);
             assert!(errors[0].to_string().contains(why), "{}", errors[0]);
         }
     }

@@ -340,17 +340,10 @@ fn network(data: &Value, path: &Path, errors: &mut ErrorList) {
     let twins = repeats(ips.iter().map(Value::as_str));
     for ((i, ip), is_twin) in ips.iter().enumerate().zip(twins) {
         let text = ip.as_str().unwrap_or_default();
-        let parsed = text.split_once('/').and_then(|(address, bits)| {
-            let address: std::net::IpAddr = address.parse().ok()?;
-            let bits: u8 = bits.parse().ok()?;
-            let most = if address.is_ipv4() { 32 } else { 128 };
-            (bits <= most).then_some(())
-        });
         let path = path.child("ips").index(i);
-        if parsed.is_none() {
-            let fault =
-                "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
-            errors.push(FieldError::invalid(&path, text, fault));
+        let faults = names::check_interface_address(text);
+        if !faults.is_empty() {
+            errors.extend(invalid_each(&path, text, faults));
         } else if is_twin {
             errors.push(FieldError::duplicate(&path, text));
         }

@@ -3,7 +3,7 @@
 use super::*;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 
 fn tarball(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
@@ -152,6 +152,28 @@ fn odd_names() {
     layer(&special(EntryType::Directory, "./", "")[..], dir.path()).unwrap();
     layer(&special(EntryType::Symlink, "./", "/etc")[..], dir.path()).unwrap();
     assert!(dir.path().symlink_metadata().unwrap().is_dir());
+}
+
+/// Whoever made the layer had a directory of his own there, whose owner and mode say nothing about a container's root.
+#[test]
+fn what_is_said_of_the_root_is_not_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let owner = dir.path().metadata().unwrap().uid();
+    let mut builder = tar::Builder::new(Vec::new());
+    builder
+        .append_pax_extensions([("SCHILY.xattr.user.note", b"x".as_slice())])
+        .unwrap();
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(EntryType::Directory);
+    header.set_size(0);
+    header.set_mode(0o3777);
+    header.set_uid(4711);
+    header.set_gid(4711);
+    builder.append_data(&mut header, "./", io::empty()).unwrap();
+    layer(&builder.into_inner().unwrap()[..], dir.path()).unwrap();
+    let found = dir.path().metadata().unwrap();
+    assert_eq!((found.mode() & 0o7777, found.uid()), (0o755, owner));
 }
 
 #[test]
