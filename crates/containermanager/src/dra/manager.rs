@@ -12,7 +12,7 @@ use super::{Error, Options, slices, state_file, view};
 use crate::allocation::{Change, ClaimHold, PreparedDevice};
 use crate::devices;
 use davit_proto::unix::{self, Address};
-use davit_task::Task;
+use davit_task::{RepeatedFailure, Task};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceStatus};
 use parking_lot::Mutex;
@@ -47,6 +47,8 @@ pub(crate) struct Manager {
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     health: Mutex<HealthTable>,
     failing: Mutex<Failing>,
+    /// What could not be undone when it was looked at last: by the UID of a pod that is gone.
+    stuck: Mutex<BTreeMap<String, RepeatedFailure>>,
     started: Instant,
     metrics: Metrics,
 }
@@ -64,6 +66,7 @@ impl Manager {
             turns: Mutex::default(),
             health: Mutex::default(),
             failing: Mutex::default(),
+            stuck: Mutex::default(),
             started: Instant::now(),
         })
     }
