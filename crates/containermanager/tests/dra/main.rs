@@ -182,6 +182,28 @@ async fn claims_that_cannot_be_undone_are_tried_often_and_told_of_seldom() {
 }
 
 #[tokio::test]
+async fn a_driver_may_register_before_it_serves() {
+    let node = Node::start().await;
+    let driver = Driver::new("a.dev", V1);
+    let plugins = node.dir.path().join("plugins");
+    std::fs::create_dir_all(&plugins).unwrap();
+    driver.elsewhere(&plugins.join("a.sock"));
+    let _registrar = driver.serve(&node, "a-reg.sock").await;
+    assert_eq!(driver.notified(), [(true, String::new())]);
+    node.add(claim("own", &["p"], &["r a.dev 0"]));
+    let p = pod("p", &["own"]);
+    node.prepare(&p).await.unwrap_err();
+    assert!(driver.calls().is_empty());
+    let _service = driver.begin(&plugins, "a.sock");
+    let end = tokio::time::Instant::now() + Duration::from_secs(10);
+    while let Err(error) = node.prepare(&p).await {
+        assert!(tokio::time::Instant::now() < end, "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(driver.calls(), ["prepare own"]);
+}
+
+#[tokio::test]
 async fn a_partial_preparation_is_kept_for_a_while_and_then_undone() {
     let node = Node::start().await;
     let (a, b) = (Driver::new("a.dev", V1), Driver::new("b.dev", V1));
