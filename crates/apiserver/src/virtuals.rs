@@ -24,6 +24,15 @@ use crate::respond;
 use crate::server::ApiServer;
 use crate::{negotiate::Offer, subresources};
 
+/// What only the server decides, and takes from all that is created before it looks at it; of what is not kept it decides nothing.
+const SYSTEM_METADATA: [&str; 5] = [
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "selfLink",
+    "uid",
+];
+
 /// Answers a request for a kind that is not stored.
 pub(crate) async fn handle(
     server: &Arc<ApiServer>,
@@ -50,6 +59,7 @@ pub(crate) async fn handle(
     let bytes = read_body(request.into_body()).await?;
     let expected = Expected::of(resource);
     let mut review = decode_body(context, &bytes, format, &expected, options.validation)?;
+    davit_registry::object::remove_meta(&mut review, &SYSTEM_METADATA);
     check_namespace(
         resource.row.namespaced,
         context.namespace(),

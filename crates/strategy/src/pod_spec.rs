@@ -33,7 +33,7 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
     volumes::env_files::volumes(spec, path, errors);
     if has(spec, &["resources"]) {
         let path = path.child("resources");
-        resources::pod(at(spec, &["resources"]), &path, errors);
+        resources::pod(at(spec, &["resources"]), &scope.claims, &path, errors);
         resources::pod_and_containers(spec, &path, errors);
     }
     choice(
@@ -203,13 +203,15 @@ fn security_context(spec: &Value, path: &Path, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(&path, id, names::range_text(0, most)));
         }
     }
-    for (key, policies) in [
-        ("fsGroupChangePolicy", ["Always", "OnRootMismatch"]),
-        ("supplementalGroupsPolicy", ["Merge", "Strict"]),
-        ("seLinuxChangePolicy", ["MountOption", "Recursive"]),
-    ] {
+    // `MountOption` comes with the gate SELinuxMount (KEP-1710), which is off.
+    let choices: [(_, &[&str]); 3] = [
+        ("fsGroupChangePolicy", &["Always", "OnRootMismatch"]),
+        ("supplementalGroupsPolicy", &["Merge", "Strict"]),
+        ("seLinuxChangePolicy", &["Recursive"]),
+    ];
+    for (key, policies) in choices {
         if has(context, &[key]) {
-            one_of(context, key, &policies, &path, errors);
+            one_of(context, key, policies, &path, errors);
         }
     }
     sysctls(list_at(context, &["sysctls"]), spec, &path, errors);

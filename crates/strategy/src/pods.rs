@@ -419,11 +419,11 @@ fn added_tolerations(spec: &Value, stored: &Value, path: &Path, errors: &mut Err
 fn removed_gates(spec: &Value, stored: &Value, path: &Path, errors: &mut ErrorList) {
     let before = list_at(stored, &["schedulingGates"]).iter();
     let before: HashSet<_> = before.map(|b| str_at(b, &["name"])).collect();
-    for gate in list_at(spec, &["schedulingGates"]) {
+    for (i, gate) in list_at(spec, &["schedulingGates"]).iter().enumerate() {
         let name = str_at(gate, &["name"]);
         if !before.contains(name) {
             let why = format!("only deletion is allowed, but found new scheduling gate '{name}'");
-            errors.push(FieldError::forbidden(path, why));
+            errors.push(FieldError::forbidden(&path.index(i).child("name"), why));
         }
     }
 }

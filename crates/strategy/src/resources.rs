@@ -143,6 +143,9 @@ pub(super) fn list(list: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
+/// What a claim is that a container uses.
+const CLAIM_NAMES: &str = "must be one of the names in pod.spec.resourceClaims";
+
 /// Faults of the resource requirements of a container. `claims` are the names of the pod's claims.
 pub(super) fn container(
     resources: &Value,
@@ -154,28 +157,51 @@ pub(super) fn container(
         container_resource_name(resource, path, errors);
     };
     requirements(resources, path, errors, &names_allowed);
+    claims_of(
+        list_at(resources, &["claims"]),
+        claims,
+        &path.child("claims"),
+        errors,
+    );
+}
+
+/// Faults of the claims that a container uses, which the pod must name. All requests of a claim are one with each of them.
+fn claims_of(used: &[Value], claims: &HashSet<&str>, path: &Path, errors: &mut ErrorList) {
     let mut taken: HashMap<&str, HashSet<&str>> = HashMap::new();
-    for (i, claim) in list_at(resources, &["claims"]).iter().enumerate() {
-        let path = path.child("claims").index(i);
+    for (i, claim) in used.iter().enumerate() {
+        let path = path.index(i);
         let name = str_at(claim, &["name"]);
         if name.is_empty() {
-            errors.push(FieldError::required(&path.child("name"), ""));
-        } else if !claims.contains(name) {
-            errors.push(FieldError::not_found(&path.child("name"), name));
+            errors.push(FieldError::required(&path, ""));
+            continue;
         }
         let request = str_at(claim, &["request"]);
         let earlier = taken.entry(name).or_default();
-        // All requests of a claim are one with each of them.
-        let of_all = request.is_empty() && !earlier.is_empty();
-        if of_all || earlier.contains("") || earlier.contains(request) {
+        if earlier.contains("") || (request.is_empty() && !earlier.is_empty()) {
             errors.push(FieldError::duplicate(&path, name));
+        } else if !request.is_empty() {
+            let faults = names::check_dns1123_label(request);
+            errors.extend(invalid_each(&path.child("request"), request, faults));
+            if earlier.contains(request) {
+                errors.push(FieldError::duplicate(&path, format!("{name}/{request}")));
+            }
         }
         earlier.insert(request);
+        if !claims.contains(name) {
+            let mut there: Vec<&str> = claims.iter().copied().collect();
+            there.sort_unstable();
+            let mut fault = FieldError::not_found(&path, name);
+            fault.detail = match there.join(", ") {
+                none if none.is_empty() => format!("{CLAIM_NAMES} which is empty"),
+                names => format!("{CLAIM_NAMES}: {names}"),
+            };
+            errors.push(fault);
+        }
     }
 }
 
 /// Faults of the resource requirements of a pod as a whole.
-pub(super) fn pod(resources: &Value, path: &Path, errors: &mut ErrorList) {
+pub(super) fn pod(resources: &Value, claims: &HashSet<&str>, path: &Path, errors: &mut ErrorList) {
     let names_allowed = |resource: &str, path: &Path, errors: &mut ErrorList| {
         if !supported_at_pod_level(resource) {
             let supported = ["cpu", "hugepages-", "memory"];
@@ -183,9 +209,11 @@ pub(super) fn pod(resources: &Value, path: &Path, errors: &mut ErrorList) {
         }
     };
     requirements(resources, path, errors, &names_allowed);
-    if !list_at(resources, &["claims"]).is_empty() {
+    let used = list_at(resources, &["claims"]);
+    if !used.is_empty() {
         let why = "claims may not be set for Resources at pod-level";
         errors.push(FieldError::forbidden(&path.child("claims"), why));
+        claims_of(used, claims, &path.child("claims"), errors);
     }
 }
 

@@ -47,6 +47,68 @@ fn lines(errors: &ErrorList) -> String {
         .join("\n")
 }
 
+/// Words and places of kube-apiserver 1.36.
+#[test]
+fn containers_use_claims_that_the_pod_names() {
+    let uses = |claims: Value, used: Value| {
+        let p = pod(|p| {
+            p["spec"]["resourceClaims"] = claims;
+            p["spec"]["containers"][0]["resources"]["claims"] = used;
+        });
+        faults("", "v1", "Pod", &p)
+    };
+    let used = |name: &str| json!([{"name": name}]);
+    let at = "spec.containers[0].resources.claims[0]";
+    assert_eq!(
+        uses(json!([]), used("f")),
+        format!(
+            "{at}: Not found: \"f\": must be one of the names in pod.spec.resourceClaims which is empty"
+        )
+    );
+    let claims = json!([
+        {"name": "b", "resourceClaimName": "x"},
+        {"name": "a", "resourceClaimName": "y"},
+    ]);
+    assert_eq!(
+        uses(claims.clone(), used("f")),
+        format!(
+            "{at}: Not found: \"f\": must be one of the names in pod.spec.resourceClaims: a, b"
+        )
+    );
+    assert_eq!(
+        uses(claims.clone(), used("")),
+        format!("{at}: Required value")
+    );
+    let twice = json!([{"name": "a", "request": "r"}, {"name": "a", "request": "r"}]);
+    assert_eq!(
+        uses(claims.clone(), twice),
+        "spec.containers[0].resources.claims[1]: Duplicate value: \"a/r\""
+    );
+    let odd = uses(claims, json!([{"name": "a", "request": "R"}]));
+    assert!(
+        odd.starts_with(&format!(
+            "{at}.request: Invalid value: \"R\": a lowercase RFC 1123"
+        )),
+        "{odd}"
+    );
+}
+
+/// The gate SELinuxMount is off.
+#[test]
+fn labels_of_volumes_are_changed_file_by_file() {
+    let policy = |policy: &str| {
+        let p = pod(|p| {
+            p["spec"]["securityContext"] = json!({ "seLinuxChangePolicy": policy });
+        });
+        faults("", "v1", "Pod", &p)
+    };
+    assert_eq!(policy("Recursive"), "");
+    assert_eq!(
+        policy("MountOption"),
+        "spec.securityContext.seLinuxChangePolicy: Unsupported value: \"MountOption\": supported values: \"Recursive\""
+    );
+}
+
 #[test]
 fn every_row_has_rules_that_bear_empty_objects() {
     for row in &kinds::builtin().resources {

@@ -8,13 +8,15 @@
 //! - what does one piece of work is only counted ([`Task::once`]).
 //!
 //! [`guard`] and [`guard_async`] do the same for a piece of work inside a loop that goes on with the next piece, and
-//! [`ProcessGroup`] for programs of others: they end with what they have called when nobody waits for them.
+//! [`ProcessGroup`] for programs of others: they end with what they have called when nobody waits for them. What fails again
+//! and again is told from what is new by [`RepeatedFailure`].
 //!
 //! What a task does is boxed where it is handed over, so that supervision and tokio's own part of a task are compiled once.
 #![forbid(unsafe_code)]
 
 mod metrics;
 mod process_group;
+mod repeats;
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -30,6 +32,7 @@ use tracing::Instrument;
 
 pub use metrics::{panics, register_metrics, restarts};
 pub use process_group::ProcessGroup;
+pub use repeats::RepeatedFailure;
 
 /// The pause before a loop is started again; it doubles each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);

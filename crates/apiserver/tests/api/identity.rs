@@ -81,6 +81,14 @@ async fn item_187_reviews_answer() {
     let may = json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}});
     let url = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     assert_eq!(c.post(url, &may).await.ok(201)["status"]["allowed"], true);
+    // what only the server decides is left out, other metadata refused
+    let mut kept = may;
+    kept["metadata"] =
+        json!({"uid": "u", "selfLink": "/x", "creationTimestamp": "2024-02-29T23:59:59Z"});
+    let kept = c.post(url, &kept).await.ok(201);
+    assert_eq!(kept["metadata"].get("uid"), None, "{kept}");
+    let named = json!({"metadata": {"name": "n"}, "spec": {}});
+    c.post(url, &named).await.error(422, "Invalid");
     let may = json!({"spec": {
         "user": "system:anonymous", "resourceAttributes": {"verb": "get", "resource": "pods"},
     }});

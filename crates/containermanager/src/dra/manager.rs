@@ -12,7 +12,7 @@ use super::{Error, Options, slices, state_file, view};
 use crate::allocation::{Change, ClaimHold, PreparedDevice};
 use crate::devices;
 use davit_proto::unix::{self, Address};
-use davit_task::Task;
+use davit_task::{RepeatedFailure, Task};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceStatus};
 use parking_lot::Mutex;
@@ -23,11 +23,12 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Code;
 
-/// How long the first connection to a driver may take.
-const DIAL: Duration = Duration::from_secs(10);
+/// How long a driver that asks for registration waits for the first connection to it.
+const DIAL: Duration = Duration::from_secs(1);
 /// Pauses between attempts to connect again.
 const REDIAL: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 /// Pause before a health stream that has ended is opened again.
@@ -47,6 +48,8 @@ pub(crate) struct Manager {
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     health: Mutex<HealthTable>,
     failing: Mutex<Failing>,
+    /// What could not be undone when it was looked at last: by the UID of a pod that is gone.
+    stuck: Mutex<BTreeMap<String, RepeatedFailure>>,
     started: Instant,
     metrics: Metrics,
 }
@@ -64,6 +67,7 @@ impl Manager {
             turns: Mutex::default(),
             health: Mutex::default(),
             failing: Mutex::default(),
+            stuck: Mutex::default(),
             started: Instant::now(),
         })
     }
@@ -120,10 +124,17 @@ impl Manager {
             offer,
             this.metrics.clone(),
         ));
-        let connected = unix::connect_observed(this.address(&instance), DIAL).await;
-        let (channel, lost) = connected
-            .map_err(|e| format!("create gRPC connection to DRA driver {driver} plugin: {e}"))?;
-        instance.set_channel(Some(channel));
+        // The driver may begin to serve after it is registered, as with the kubelet.
+        let lost = match unix::connect_observed(this.address(&instance), DIAL).await {
+            Ok((channel, lost)) => {
+                instance.set_channel(Some(channel));
+                Some(lost)
+            }
+            Err(error) => {
+                tracing::info!(driver, %error, "DRA driver is not reached yet");
+                None
+            }
+        };
         let task = tokio::spawn(keep_connected(this.clone(), instance.clone(), lost));
         let task = AbortOnDropHandle::new(task);
         {
@@ -329,13 +340,16 @@ fn sort_out<T>(
     (good, problem)
 }
 
-/// Keeps the connection to an instance, and follows its health while there is one.
+/// Keeps the connection to an instance, and follows its health while there is one. `lost` ends the connection that is there.
 async fn keep_connected(
     manager: Arc<Manager>,
     instance: Arc<Instance>,
-    lost: tokio_util::sync::CancellationToken,
+    lost: Option<CancellationToken>,
 ) {
-    let mut lost = lost;
+    let mut lost = match lost {
+        Some(lost) => lost,
+        None => reconnect(&manager, &instance).await,
+    };
     loop {
         {
             let health = async {
@@ -358,27 +372,32 @@ async fn keep_connected(
         if !manager.is_connected(&instance.driver) {
             manager.forget_health(&instance.driver);
         }
-        let mut pause = REDIAL.0;
-        lost = loop {
-            tokio::time::sleep(pause).await;
-            let address = manager.address(&instance);
-            match unix::connect_observed(address, Duration::from_secs(1)).await {
-                Ok((channel, lost)) => {
-                    instance.set_channel(Some(channel));
-                    break lost;
-                }
-                Err(error) => {
-                    tracing::debug!(driver = instance.driver, %error, "DRA driver not reached");
-                    pause = (pause * 2).min(REDIAL.1);
-                }
-            }
-        };
-        manager
-            .drivers
-            .lock()
-            .settle(&instance.driver, Instant::now());
-        tracing::info!(driver = instance.driver, "DRA driver is back");
+        lost = reconnect(&manager, &instance).await;
     }
+}
+
+/// Dials until an instance is connected.
+async fn reconnect(manager: &Manager, instance: &Instance) -> CancellationToken {
+    let mut pause = REDIAL.0;
+    let lost = loop {
+        tokio::time::sleep(pause).await;
+        match unix::connect_observed(manager.address(instance), Duration::from_secs(1)).await {
+            Ok((channel, lost)) => {
+                instance.set_channel(Some(channel));
+                break lost;
+            }
+            Err(error) => {
+                tracing::debug!(driver = instance.driver, %error, "DRA driver not reached");
+                pause = (pause * 2).min(REDIAL.1);
+            }
+        }
+    };
+    manager
+        .drivers
+        .lock()
+        .settle(&instance.driver, Instant::now());
+    tracing::info!(driver = instance.driver, "DRA driver is connected");
+    lost
 }
 
 async fn run(manager: Arc<Manager>) {

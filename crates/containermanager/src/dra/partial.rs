@@ -6,6 +6,7 @@
 
 use super::driver::Asked;
 use crate::allocation::ClaimHold;
+use davit_task::RepeatedFailure;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -26,6 +27,8 @@ struct Failure {
     culprits: BTreeSet<String>,
     /// Something was undone.
     undone: bool,
+    /// Why drivers could not undo what they have done.
+    stuck: BTreeMap<String, RepeatedFailure>,
 }
 
 impl Failing {
@@ -42,6 +45,7 @@ impl Failing {
             fresh: BTreeSet::new(),
             culprits: BTreeSet::new(),
             undone: false,
+            stuck: BTreeMap::new(),
         });
         failure.fresh.extend(fresh);
         failure.culprits = culprits;
@@ -90,6 +94,15 @@ impl Failing {
             .filter(|(claim, _)| uids.contains(claim))
             .cloned()
             .collect()
+    }
+
+    /// Whether it is worth a line in the log that a driver cannot undo what it has done for a pod.
+    pub(super) fn is_news(&mut self, pod: &str, driver: &str, error: &str) -> bool {
+        let Some(failure) = self.0.get_mut(pod) else {
+            return true;
+        };
+        let stuck = failure.stuck.entry(driver.to_owned()).or_default();
+        stuck.is_news(error)
     }
 
     /// These were undone.
@@ -158,6 +171,10 @@ mod tests {
         let first: Vec<&str> = rounds[0].keys().map(String::as_str).collect();
         assert_eq!((rounds.len(), first), (2, vec!["b"]));
         assert_eq!(failing.due("p", holds, keep, late), [key("shared", "a")]);
+        let said = (1..=10)
+            .filter(|_| failing.is_news("p", "a", "stuck"))
+            .count();
+        assert_eq!(said, 4);
         failing.over("p");
         assert_eq!(failing.rounds("p", asked()).len(), 1);
         assert!(failing.due("p", holds, keep, late).is_empty());

@@ -252,6 +252,8 @@ struct Script {
     fail: BTreeSet<String>,
     hang: bool,
     notified: Vec<(bool, String)>,
+    /// Where the driver says that it serves; where it registers if empty.
+    endpoint: String,
 }
 
 /// A driver that does what the test says. Clones share the script.
@@ -321,6 +323,11 @@ impl Driver {
         }
     }
 
+    /// Has the driver say that it serves on another socket than the one where it registers.
+    pub(crate) fn elsewhere(&self, socket: &Path) {
+        self.script.lock().endpoint = socket.display().to_string();
+    }
+
     pub(crate) fn fail(&self, claim: &str) {
         self.script.lock().fail.insert(claim.to_owned());
     }
@@ -381,7 +388,7 @@ impl Registration for Driver {
         Ok(Response::new(reg::PluginInfo {
             r#type: "DRAPlugin".to_owned(),
             name: self.name.clone(),
-            endpoint: String::new(),
+            endpoint: self.script.lock().endpoint.clone(),
             supported_versions: self.versions.clone(),
         }))
     }

@@ -128,6 +128,81 @@ async fn items_102_105_106_refusals_and_failures() {
     );
 }
 
+/// Counts the lines of this thread's log that have these words.
+struct Said(&'static str, std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+struct Words<'a>(&'static str, &'a mut bool);
+
+impl tracing::field::Visit for Words<'_> {
+    fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        *self.1 |= format!("{value:?}").contains(self.0);
+    }
+}
+
+impl tracing::Subscriber for Said {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut found = false;
+        event.record(&mut Words(self.0, &mut found));
+        self.1
+            .fetch_add(usize::from(found), std::sync::atomic::Ordering::Relaxed);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn claims_that_cannot_be_undone_are_tried_often_and_told_of_seldom() {
+    let node = Node::start().await;
+    let driver = Driver::new("a.dev", V1);
+    let _serving = driver.serve(&node, "a.sock").await;
+    node.add(claim("own", &["p"], &["r a.dev 0"]));
+    node.prepare(&pod("p", &["own"])).await.unwrap();
+    let said = std::sync::Arc::default();
+    let _log =
+        tracing::subscriber::set_default(Said("cannot be undone", std::sync::Arc::clone(&said)));
+    driver.calls();
+    driver.fail("own");
+    node.pods.remove("uid-p");
+    let tried = std::sync::atomic::AtomicUsize::new(0);
+    until("tries to undo the claim", || {
+        let calls = driver.calls().len();
+        tried.fetch_add(calls, std::sync::atomic::Ordering::Relaxed) + calls >= 6
+    })
+    .await;
+    let lines = said.load(std::sync::atomic::Ordering::Relaxed);
+    assert!((2..=3).contains(&lines), "{lines} lines");
+}
+
+#[tokio::test]
+async fn a_driver_may_register_before_it_serves() {
+    let node = Node::start().await;
+    let driver = Driver::new("a.dev", V1);
+    let plugins = node.dir.path().join("plugins");
+    std::fs::create_dir_all(&plugins).unwrap();
+    driver.elsewhere(&plugins.join("a.sock"));
+    let _registrar = driver.serve(&node, "a-reg.sock").await;
+    assert_eq!(driver.notified(), [(true, String::new())]);
+    node.add(claim("own", &["p"], &["r a.dev 0"]));
+    let p = pod("p", &["own"]);
+    node.prepare(&p).await.unwrap_err();
+    assert!(driver.calls().is_empty());
+    let _service = driver.begin(&plugins, "a.sock");
+    let end = tokio::time::Instant::now() + Duration::from_secs(10);
+    while let Err(error) = node.prepare(&p).await {
+        assert!(tokio::time::Instant::now() < end, "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(driver.calls(), ["prepare own"]);
+}
+
 #[tokio::test]
 async fn a_partial_preparation_is_kept_for_a_while_and_then_undone() {
     let node = Node::start().await;

@@ -1,5 +1,6 @@
 //! Trying again what has failed: later each time, and without saying the same again and again.
 
+use davit_task::RepeatedFailure;
 use std::time::Duration;
 
 /// The first wait after an error.
@@ -11,9 +12,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct Retries {
     wait: Duration,
-    /// What failed last, and how often it did so in a row.
-    failure: String,
-    times: u32,
+    failure: RepeatedFailure,
 }
 
 impl Retries {
@@ -28,16 +27,9 @@ impl Retries {
         *self = Self::default();
     }
 
-    /// Whether a failure is worth a line in the log: each new one, and one that repeats itself the second time, the fourth,
-    /// the eighth and so on. `failure` says what failed and why.
+    /// Whether a failure is worth a line in the log; see [`RepeatedFailure::is_news`].
     pub(super) fn is_news(&mut self, failure: &str) -> bool {
-        if self.failure == failure {
-            self.times = self.times.saturating_add(1);
-        } else {
-            failure.clone_into(&mut self.failure);
-            self.times = 1;
-        }
-        self.times.is_power_of_two()
+        self.failure.is_news(failure)
     }
 }
 

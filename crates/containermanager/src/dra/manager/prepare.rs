@@ -85,7 +85,7 @@ impl Manager {
                     failing.failed(pod::uid(pod), fresh, outcome.culprits, now);
                     failing.due(pod::uid(pod), wanted.values(), keep, now)
                 };
-                self.roll_back(&mut wanted, due).await;
+                self.roll_back(pod::uid(pod), &mut wanted, due).await;
                 return Err(error);
             }
         }
@@ -94,7 +94,7 @@ impl Manager {
     }
 
     /// Undoes what drivers have done for claims that are not ready and will not be soon.
-    async fn roll_back(&self, wanted: &mut BTreeMap<String, ClaimHold>, due: Vec<Key>) {
+    async fn roll_back(&self, pod: &str, wanted: &mut BTreeMap<String, ClaimHold>, due: Vec<Key>) {
         let mut asked: BTreeMap<String, Vec<Asked>> = BTreeMap::new();
         for (uid, driver) in due {
             if let Some(hold) = wanted.get(&uid) {
@@ -109,7 +109,12 @@ impl Manager {
         for (driver, asked, answer) in join_all(calls).await {
             let sorted = answer.map(|answer| sort_out(UNPREPARE, &asked, answer));
             let (good, problem) = sorted.unwrap_or_else(|e| (BTreeMap::new(), Some(e)));
-            if let Some(error) = problem {
+            if let Some(error) = problem
+                && self
+                    .failing
+                    .lock()
+                    .is_news(pod, &driver, &error.to_string())
+            {
                 tracing::info!(driver, %error, "a partial preparation cannot be undone, will try again");
             }
             for uid in good.into_keys() {

@@ -12,6 +12,9 @@ use tokio::time::Instant;
 /// What a driver says to being asked to undo claims, by their UIDs.
 pub(super) type Undone = BTreeMap<String, Result<(), String>>;
 
+/// The key of claims without pods among those that could not be undone.
+const NO_POD: &str = "";
+
 impl Manager {
     /// Takes a pod from its claims; those it was the last user of are undone by their drivers. To be called when the
     /// pod's containers have ended, as often as it takes.
@@ -139,15 +142,32 @@ impl Manager {
                 }
             }
         });
+        self.stuck
+            .lock()
+            .retain(|pod, _| gone.contains(pod) || (pod == NO_POD && !owed.is_empty()));
         for pod in gone {
-            if let Err(error) = self.unprepare(&pod).await {
+            let result = self.unprepare(&pod).await;
+            if let Some(error) = self.news_of(&pod, result) {
                 tracing::info!(pod, %error, "claims of a pod that is gone cannot be undone, will try again");
             }
         }
-        if !owed.is_empty()
-            && let Err(error) = self.let_go(&owed, None).await
-        {
+        if owed.is_empty() {
+            return;
+        }
+        let result = self.let_go(&owed, None).await;
+        if let Some(error) = self.news_of(NO_POD, result) {
             tracing::info!(%error, "claims without pods cannot be undone, will try again");
         }
+    }
+
+    /// Why claims could not be undone, where that is worth a line in the log.
+    fn news_of(&self, pod: &str, result: Result<(), Error>) -> Option<Error> {
+        let mut stuck = self.stuck.lock();
+        let Err(error) = result else {
+            stuck.remove(pod);
+            return None;
+        };
+        let failure = stuck.entry(pod.to_owned()).or_default();
+        failure.is_news(&error.to_string()).then_some(error)
     }
 }
