@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use davit_allocator::{
-    AllocateError, Allocation, Allocator, Answer, Call, NodeMatcher, Plan, Question, Refusal, Usage,
+    AllocateError, Allocator, Answer, Call, NodeMatcher, Plan, Question, Refusal, Usage,
 };
 use futures::FutureExt;
 use jiff::Timestamp;
@@ -316,13 +316,7 @@ impl DynamicResources {
         // A claim made for this pod before may still fit: then it is among what is allocated.
         let released = Self::released(data);
         match self.answer(&search, &planned, released.as_ref(), node) {
-            Ok(Some((chosen, allocation))) => {
-                let found = NodeWithDevices {
-                    planned,
-                    chosen,
-                    node: node.node.clone(),
-                    allocation,
-                };
+            Ok(Some(found)) => {
                 cycle.notes.lock().found.insert(node.name.clone(), found);
                 Status::success()
             }
@@ -332,15 +326,21 @@ impl DynamicResources {
         }
     }
 
-    /// What a node has for the plan: which alternatives and, where it has just been searched, which devices; `None`: not
-    /// enough. A node that has answered this, or is like one that has, is not searched.
+    /// What a node has for the plan; `None`: not enough. A node that has answered this, or is like one that has, is not
+    /// searched, and which devices it has is not known then.
     fn answer(
         &self,
         search: &Searcher,
-        planned: &Planned,
+        planned: &Arc<Planned>,
         released: Option<&Usage>,
         node: &NodeInfo,
-    ) -> Result<Option<(Arc<[usize]>, Option<Allocation>)>, AllocateError> {
+    ) -> Result<Option<NodeWithDevices>, AllocateError> {
+        let with_devices = |chosen, allocation| NodeWithDevices {
+            planned: planned.clone(),
+            chosen,
+            node: node.node.clone(),
+            allocation,
+        };
         let (answers, picture) = (self.devices.answers(), &search.picture);
         // What is imagined is not kept.
         let question = planned.question.as_ref().filter(|_| released.is_none());
@@ -354,7 +354,7 @@ impl DynamicResources {
                 signature = Some((question, own));
             }
             match known {
-                Some(Answer::Found(chosen)) => return Ok(Some((chosen, None))),
+                Some(Answer::Found(chosen)) => return Ok(Some(with_devices(chosen, None))),
                 Some(Answer::Missing) => return Ok(None),
                 None => {}
             }
@@ -366,9 +366,9 @@ impl DynamicResources {
             share_id: &uuid,
         };
         let found = search.allocator.allocate(&planned.plan, call)?;
-        let found = found.map(|a| (Arc::<[usize]>::from(a.chosen.as_slice()), Some(a)));
+        let found = found.map(|a| with_devices(a.chosen.as_slice().into(), Some(a)));
         if let Some((question, signature)) = signature {
-            let chosen = found.as_ref().map(|(chosen, _)| chosen.clone());
+            let chosen = found.as_ref().map(|found| found.chosen.clone());
             let answer = chosen.map_or(Answer::Missing, Answer::Found);
             answers.keep(question, node.view(), picture, signature, answer);
         }
