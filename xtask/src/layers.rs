@@ -14,6 +14,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-cel",
             "davit-topology",
             "davit-allocator",
+            "davit-schedulerconfig",
             "davit-netplan",
             "davit-autoscaling",
             "davit-volume",

@@ -8,7 +8,6 @@
 
 mod events;
 mod profile;
-mod signature;
 mod state;
 mod status;
 
@@ -23,7 +22,6 @@ pub use events::{Action, ClusterEvent, EventObject, EventResource, Hint};
 pub(crate) use events::{node_action, pod_action};
 pub(crate) use profile::MOST_PLUGINS;
 pub use profile::{Points, Profile};
-pub use signature::Signature;
 pub use state::{CycleState, StateData};
 pub use status::{Code, Reason, Shortage, Status, VolumeRefusal};
 
@@ -32,6 +30,7 @@ use crate::extender::NodeVictims;
 use crate::node::NodeInfo;
 use crate::nominator::Nominated;
 use crate::pod::PodInfo;
+pub use crate::signature::Signature;
 
 /// The highest score a node can get from one plugin.
 pub const MAX_NODE_SCORE: i64 = 100;

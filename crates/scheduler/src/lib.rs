@@ -10,7 +10,6 @@
 
 pub mod cache;
 pub mod classic;
-pub mod config;
 pub mod cycle;
 pub mod devices;
 pub mod extender;
@@ -30,12 +29,16 @@ pub mod verdict;
 pub mod volumes;
 pub mod workloads;
 
+/// The configuration of schedulers.
+pub use davit_schedulerconfig as config;
+
 use davit_api::selector;
 
 mod metrics;
 mod reporter;
 mod scheduler;
 mod server;
+mod signature;
 mod waiting;
 
 pub use metrics::{AttemptResult, Metrics};

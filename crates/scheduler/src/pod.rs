@@ -11,12 +11,10 @@ use k8s_openapi::api::core::v1::{
 
 use davit_volume::pod::claims_of;
 
-use crate::framework::Signature;
+use crate::config::DEFAULT_SCHEDULER_NAME;
 use crate::resources::PodRequests;
 use crate::selector::{Labels, NodeTerm, Requirement, Selector};
-
-/// The scheduler that takes pods which name none.
-pub const DEFAULT_SCHEDULER_NAME: &str = "default-scheduler";
+use crate::signature::Signature;
 
 /// A host port a pod occupies.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1::{
 };
 use serde_json::{Value, json};
 
-use crate::config::args::{
+use crate::args::{
     DefaultPreemptionArgs, DynamicResourcesTimeouts, FitStrategy, NodeResourcesFitArgs, PluginArgs,
     PodTopologySpreadArgs, ResourceWeight, UtilizationShapePoint, VolumeBindingArgs,
 };
-use crate::config::duration::show;
+use crate::duration::show;
 
 /// The strategies of NodeResourcesFit.
 const STRATEGIES: [&str; 3] = [

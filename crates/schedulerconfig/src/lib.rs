@@ -4,7 +4,8 @@
 //!
 //! The way of a file: `strict` reads it and finds unknown and repeated fields, serde gives it types, `defaults` fills
 //! in what it leaves open and merges its plugins with those of the default profile (`plugin_sets`), `validate` judges
-//! the result. [`crate::profiles`] makes plugins of it.
+//! the result. The scheduler makes plugins of it.
+#![forbid(unsafe_code)]
 
 mod args;
 mod defaults;
@@ -36,6 +37,8 @@ use davit_api::field::{FieldError, aggregate};
 pub const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 /// Its kind.
 pub const KIND: &str = "KubeSchedulerConfiguration";
+/// The scheduler that takes pods which name none.
+pub const DEFAULT_SCHEDULER_NAME: &str = "default-scheduler";
 
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -3,13 +3,13 @@
 use davit_api::features::Features;
 use jiff::SignedDuration;
 
+use super::DEFAULT_SCHEDULER_NAME;
 use super::args::PluginArgs;
 use super::plugin_sets::PluginSets;
 use super::types::{
     ClientConnectionConfiguration, KubeSchedulerConfiguration, KubeSchedulerProfile,
     LeaderElectionConfiguration, PluginConfiguration,
 };
-use crate::pod::DEFAULT_SCHEDULER_NAME;
 
 impl KubeSchedulerConfiguration {
     /// The configuration of a scheduler that is given none.

@@ -261,7 +261,7 @@ impl PluginSets {
     }
 
     /// Keeps at single points what `keep` says.
-    pub(crate) fn retain_at_points(&mut self, keep: impl Fn(&EnabledPlugin) -> bool) {
+    pub fn retain_at_points(&mut self, keep: impl Fn(&EnabledPlugin) -> bool) {
         for set in [
             &mut self.pre_enqueue,
             &mut self.queue_sort,
