@@ -171,6 +171,13 @@ impl Features {
         !self.off.contains(name)
     }
 
+    /// The gates that are not as they are by default.
+    pub fn changed(&self) -> impl Iterator<Item = (&'static str, bool)> {
+        let default = Self::default();
+        let gates = GATES.iter().map(|gate| (gate.name, self.is_on(gate.name)));
+        gates.filter(move |(name, on)| default.is_on(name) != *on)
+    }
+
     /// What to tell whoever set the gates: one sentence for each that does nothing.
     pub fn remarks(&self) -> impl Iterator<Item = String> {
         let gates = GATES

@@ -33,6 +33,14 @@ impl CgroupDriver {
         }
     }
 
+    /// The driver's name in a KubeletConfiguration.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Cgroupfs => "cgroupfs",
+            Self::Systemd => "systemd",
+        }
+    }
+
     /// The runtime's driver, or this one if the runtime does not say.
     pub(crate) async fn of_runtime(self, runtime: &dyn Runtime) -> Self {
         match runtime.cgroup_driver().await {

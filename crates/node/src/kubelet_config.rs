@@ -18,6 +18,7 @@ use k8s_openapi::api::core::v1::Taint;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+pub(crate) use self::not_built::fixed;
 use self::reserved::Reserved;
 use crate::cgroups::CgroupDriver;
 use crate::eviction;

@@ -63,6 +63,18 @@ impl Shutdown {
         &self.groups
     }
 
+    /// What of the time of all pods is kept for critical ones, where it is divided into these two.
+    #[must_use]
+    pub fn of_critical(&self) -> Option<Duration> {
+        match &*self.groups {
+            [] => Some(Duration::ZERO),
+            [plain, critical] if plain.priority == 0 && critical.priority == CRITICAL => {
+                Some(critical.period)
+            }
+            _ => None,
+        }
+    }
+
     /// The time of all groups.
     #[must_use]
     pub fn total(&self) -> Duration {

@@ -83,6 +83,12 @@ impl Allowlist {
         Ok(Self { unsafe_ })
     }
 
+    /// The patterns of those that are not safe.
+    #[must_use]
+    pub fn patterns(&self) -> &[String] {
+        &self.unsafe_
+    }
+
     /// Whether a pod may set the sysctl, by whether it uses the host's network and IPC namespaces.
     ///
     /// # Errors

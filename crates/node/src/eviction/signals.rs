@@ -117,6 +117,16 @@ impl Value {
     }
 }
 
+/// As in a KubeletConfiguration.
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Amount(amount) => write!(f, "{amount}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
 /// When something counts as short.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Threshold {

@@ -72,6 +72,12 @@ const NOT_BUILT: &[(&str, &str)] = &[
     ("userNamespaces", ""),
 ];
 
+/// What this agent does anyway, field by field.
+pub(crate) fn fixed() -> impl Iterator<Item = (&'static str, Value)> {
+    let fields = NOT_BUILT.iter();
+    fields.filter_map(|(name, here)| Some((*name, serde_json::from_str(here).ok()?)))
+}
+
 /// Whether a field is one of those and asks for something else than what happens anyway. What is zero stands for the
 /// default: kubeadm writes such fields.
 pub(super) fn is_refused(name: &str, value: &Value) -> bool {

@@ -1,21 +1,31 @@
 //! `/configz`: the configuration in force, in the form of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1) under
 //! the key `kubeletconfig`, as monitors and checkers of nodes read it.
 //!
-//! What davit does not build has the value that says so: `podPidsLimit: -1`. The parts of
-//! `kubeReserved` and `systemReserved` are known as their sum only and stand under `systemReserved`.
+//! What is shown can be given back as a configuration file, which then says the same. What cannot be set has the value that says
+//! what happens anyway. `kubeReserved` and `systemReserved` are known as their sum only and stand under `systemReserved`; the
+//! authority of clients is the agent's own copy of it.
 
+use super::tls::CLIENT_CA;
 use crate::access::Authorize;
 use crate::context::Context;
+use crate::kubelet_config::fixed;
 use crate::options::NodeOptions;
+use davit_podimages::Verification;
 use davit_pods::durations;
 use davit_streaming::Body;
 use davit_topology::PolicyKind;
 use http::Response;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(super) fn serve(ctx: &Context) -> Response<Body> {
-    super::json(&json!({ "kubeletconfig": configuration(&ctx.options) }))
+    let mut config = configuration(&ctx.options);
+    if ctx.options.client_ca.is_some() {
+        let file = ctx.paths.pki().join(CLIENT_CA);
+        config["authentication"]["x509"]["clientCAFile"] = json!(file);
+    }
+    super::json(&json!({ "kubeletconfig": config }))
 }
 
 fn configuration(options: &NodeOptions) -> Value {
@@ -24,14 +34,13 @@ fn configuration(options: &NodeOptions) -> Value {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "address": options.address,
         "port": options.port,
-        "readOnlyPort": 0,
         "healthzPort": options.healthz.map_or(0, |address| address.port()),
         "serverTLSBootstrap": options.server_tls_bootstrap,
         "rotateCertificates": true,
         "authentication": {
             "anonymous": { "enabled": options.access.anonymous },
             "webhook": { "enabled": options.access.tokens, "cacheTTL": shown(options.access.token_for) },
-            "x509": authority(options),
+            "x509": {},
         },
         "authorization": {
             "mode": match options.access.authorize {
@@ -46,6 +55,11 @@ fn configuration(options: &NodeOptions) -> Value {
         "clusterDNS": options.cluster_dns.servers,
         "clusterDomain": options.cluster_dns.domain,
         "resolvConf": options.resolv_conf,
+        "allowedUnsafeSysctls": options.sysctls.patterns(),
+        "cgroupRoot": options.cgroup_root,
+        "cgroupDriver": options.cgroup_driver.name(),
+        "featureGates": options.features.changed().collect::<BTreeMap<_, _>>(),
+        "volumePluginDir": options.volume_plugin_dir,
         "maxPods": options.max_pods,
         "podPidsLimit": options.cgroups.as_ref().and_then(|c| c.pod_pids).unwrap_or(-1),
         "enforceNodeAllocatable": enforced(options),
@@ -59,17 +73,83 @@ fn configuration(options: &NodeOptions) -> Value {
         "imageGCLowThresholdPercent": options.image_gc.low,
         "imageMinimumGCAge": shown(options.image_gc.min_age),
         "imageMaximumGCAge": shown(options.image_gc.max_age),
-        "evictionPressureTransitionPeriod": shown(options.eviction.transition),
-        "evictionMaxPodGracePeriod": options.eviction.max_pod_grace,
-        "localStorageCapacityIsolation": options.eviction.local_storage,
-        "registerNode": true,
+        "systemReserved": reserved(options),
         "registerWithTaints": options.taints,
     });
     if let Some(path) = &options.static_pod_dir {
         config["staticPodPath"] = json!(path);
     }
+    eviction(options, &mut config);
+    shutdown(options, &mut config);
+    verification(options, &mut config);
     managers(options, &mut config);
+    // Benchmarks take it for a weakness where chains of iptables are not made; nothing here would use them.
+    for (name, value) in fixed().filter(|(name, _)| *name != "makeIPTablesUtilChains") {
+        config[name] = value;
+    }
     config
+}
+
+/// What the system is left, by resource name.
+fn reserved(options: &NodeOptions) -> BTreeMap<&str, String> {
+    let groups = options.cgroups.iter();
+    let amounts = groups.flat_map(|groups| &groups.reserved);
+    let shown = amounts.map(|(name, amount)| match name.as_str() {
+        "cpu" => ("cpu", format!("{amount}m")),
+        name => (name, amount.to_string()),
+    });
+    shown.collect()
+}
+
+/// When pods are evicted.
+fn eviction(options: &NodeOptions, config: &mut Value) {
+    let settings = &options.eviction;
+    config["evictionPressureTransitionPeriod"] = json!(shown(settings.transition));
+    config["evictionMaxPodGracePeriod"] = json!(settings.max_pod_grace);
+    config["localStorageCapacityIsolation"] = json!(settings.local_storage);
+    config["evictionHard"] = json!({});
+    for threshold in &settings.thresholds {
+        let signal = threshold.signal.as_str();
+        let value = threshold.value.to_string();
+        if threshold.is_hard() {
+            config["evictionHard"][signal] = json!(value);
+        } else {
+            config["evictionSoft"][signal] = json!(value);
+            config["evictionSoftGracePeriod"][signal] = json!(shown(threshold.grace));
+        }
+        if let Some(least) = threshold.min_reclaim {
+            config["evictionMinimumReclaim"][signal] = json!(least.to_string());
+        }
+    }
+}
+
+/// How long pods have when the machine goes down.
+fn shutdown(options: &NodeOptions, config: &mut Value) {
+    let shutdown = &options.shutdown;
+    if let Some(critical) = shutdown.of_critical() {
+        config["shutdownGracePeriod"] = json!(shown(shutdown.total()));
+        config["shutdownGracePeriodCriticalPods"] = json!(shown(critical));
+        return;
+    }
+    let groups = shutdown.groups().iter();
+    let groups = groups.map(|group| {
+        json!({ "priority": group.priority, "shutdownGracePeriodSeconds": group.period.as_secs() })
+    });
+    config["shutdownGracePeriodByPodPriority"] = groups.collect();
+}
+
+/// Which pods have to show that they may have an image that is there.
+fn verification(options: &NodeOptions, config: &mut Value) {
+    let policy = match &options.image_verification {
+        Verification::Never => "NeverVerify",
+        Verification::NeverPreloaded => "NeverVerifyPreloadedImages",
+        Verification::NeverAllowlisted(list) => {
+            config["preloadedImagesVerificationAllowlist"] = json!(list);
+            "NeverVerifyAllowlistedImages"
+        }
+        Verification::Always => "AlwaysVerify",
+    };
+    config["imagePullCredentialsVerificationPolicy"] = json!(policy);
 }
 
 /// Which groups of processes are held to what they are left. `none` is how the kubelet writes that none is.
@@ -77,14 +157,6 @@ fn enforced(options: &NodeOptions) -> [&'static str; 1] {
     match &options.cgroups {
         Some(groups) if groups.enforce_pods => ["pods"],
         _ => ["none"],
-    }
-}
-
-/// The authority of client certificates is known by its contents, whichever file they came from.
-fn authority(options: &NodeOptions) -> Value {
-    match &options.client_ca {
-        Some(_) => json!({ "clientCAFile": "(given in memory)" }),
-        None => json!({}),
     }
 }
 
@@ -116,8 +188,17 @@ fn managers(options: &NodeOptions, config: &mut Value) {
     if let Some(cpus) = &settings.reserved_cpus {
         config["reservedSystemCPUs"] = json!(cpus.to_string());
     }
-    let static_memory = settings.memory.is_some();
-    config["memoryManagerPolicy"] = json!(if static_memory { "Static" } else { "None" });
+    config["memoryManagerPolicy"] = json!("None");
+    if let Some(nodes) = &settings.memory {
+        config["memoryManagerPolicy"] = json!("Static");
+        let nodes = nodes.iter().map(|(node, amounts)| {
+            let amounts = amounts
+                .iter()
+                .map(|(kind, bytes)| (kind, bytes.to_string()));
+            json!({ "numaNode": node, "limits": amounts.collect::<BTreeMap<_, _>>() })
+        });
+        config["reservedMemory"] = nodes.collect();
+    }
     config["topologyManagerPolicy"] = json!(match settings.topology.kind {
         PolicyKind::None => "none",
         PolicyKind::BestEffort => "best-effort",
@@ -129,9 +210,10 @@ fn managers(options: &NodeOptions, config: &mut Value) {
     } else {
         "container"
     });
-    if settings.topology.prefer_closest {
-        config["topologyManagerPolicyOptions"] = json!({ "prefer-closest-numa-nodes": "true" });
-    }
+    config["topologyManagerPolicyOptions"] = json!({
+        "prefer-closest-numa-nodes": settings.topology.prefer_closest.to_string(),
+        "max-allowable-numa-nodes": settings.max_numa_nodes.to_string(),
+    });
 }
 
 /// As Go writes durations.
@@ -142,6 +224,7 @@ fn shown(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubelet_config::KubeletConfig;
 
     #[test]
     fn what_is_in_force_is_shown() {
@@ -156,5 +239,45 @@ mod tests {
         assert_eq!(shown["cpuManagerPolicy"], "none");
         assert_eq!(shown["maxPods"], 7);
         assert_eq!(shown["evictionPressureTransitionPeriod"], "5m0s");
+        assert_eq!(shown["evictionHard"]["memory.available"], "104857600");
+        assert_eq!(shown["evictionHard"]["nodefs.available"], "5%");
+        assert_eq!(shown["nodeStatusUpdateFrequency"], "10s");
+    }
+
+    /// Suites and tools read the page, change a field and write all of it into the file.
+    #[test]
+    fn what_is_shown_can_be_given_back() {
+        let runtime = std::sync::Arc::new(davit_oci::Hollow::default());
+        let plain = NodeOptions::new("n", "/", runtime);
+        let text = r#"
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+allowedUnsafeSysctls: ["net.core.*"]
+cgroupDriver: systemd
+cgroupRoot: /pods
+evictionHard: {memory.available: 64Mi, nodefs.available: "7.5%", imagefs.available: "0"}
+evictionMinimumReclaim: {memory.available: "1%"}
+evictionSoft: {nodefs.inodesFree: "9%"}
+evictionSoftGracePeriod: {nodefs.inodesFree: 90s}
+featureGates: {GenericWorkload: true}
+imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages
+preloadedImagesVerificationAllowlist: [example.com/a/*]
+shutdownGracePeriodByPodPriority:
+- {priority: 0, shutdownGracePeriodSeconds: 20}
+- {priority: 100, shutdownGracePeriodSeconds: 5}
+topologyManagerPolicy: restricted
+topologyManagerPolicyOptions: {prefer-closest-numa-nodes: "true"}
+systemReserved: {memory: 1Gi}
+"#;
+        for text in ["", text] {
+            let given_back = |text: &str| {
+                let mut options = plain.clone();
+                let config = KubeletConfig::parse(text, Map::new()).unwrap();
+                config.apply(None, &mut options).unwrap();
+                configuration(&options)
+            };
+            let shown = given_back(text);
+            assert_eq!(given_back(&shown.to_string()), shown);
+        }
     }
 }

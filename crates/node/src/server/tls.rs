@@ -27,12 +27,15 @@ pub enum Error {
     #[error("cannot make a certificate for the node server: {0}")]
     Generate(#[from] rcgen::Error),
     /// Files.
-    #[error("cannot keep the node server's certificate")]
+    #[error("cannot keep the node server's certificates")]
     Io(#[from] std::io::Error),
 }
 
 /// Tells which client certificates count.
 pub(super) type Clients = Arc<dyn ClientCertVerifier>;
+
+/// The agent's copy of the authority of clients, by which whoever reads the configuration in force finds it.
+pub(super) const CLIENT_CA: &str = "client-ca.crt";
 
 /// Whose client certificates count; without an authority nobody's.
 pub(super) fn clients(ctx: &Context) -> Result<Option<Clients>, Error> {
@@ -49,6 +52,9 @@ pub(super) fn clients(ctx: &Context) -> Result<Option<Clients>, Error> {
     let verifier = verifier
         .build()
         .map_err(|e| Error::ClientCa(e.to_string()))?;
+    let dir = ctx.paths.pki();
+    davit_beneath::private_dir(&dir, 0o700).map_err(std::io::Error::from)?;
+    write(&dir.join(CLIENT_CA), pem, 0o644)?;
     Ok(Some(verifier))
 }
 
