@@ -30,6 +30,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// How long the runtime may take to say what runs at the end.
 const LAST_LOOK: Duration = Duration::from_secs(2);
+/// How often it is looked whether the API server is ready, and for how long.
+const READY_POLL: Duration = Duration::from_millis(5);
+const READY_PATIENCE: Duration = Duration::from_secs(10);
 /// Port of the API server, unless told otherwise.
 const PORT: u16 = 6443;
 /// Port of the node's server, unless told otherwise.
@@ -57,6 +60,21 @@ impl RunningServer {
     /// A client in this process that acts as a component.
     pub(crate) fn client(&self, user: &str, groups: &[&str]) -> kube::Client {
         davit_client::in_process(self.server.service(UserInfo::new(user, groups)), "default")
+    }
+
+    /// Waits until the API server says that it is ready, or has not for so long that it is better to go on and let it say why.
+    pub(crate) async fn ready(&self) {
+        let client = self.client("davit:up", &["system:masters"]);
+        let ready = async {
+            while let Ok(request) = http::Request::get("/readyz").body(Vec::new())
+                && client.request_text(request).await.is_err()
+            {
+                tokio::time::sleep(READY_POLL).await;
+            }
+        };
+        if tokio::time::timeout(READY_PATIENCE, ready).await.is_err() {
+            tracing::warn!("the API server is not ready yet, its page /readyz says why");
+        }
     }
 
     /// Whether the API server answers at all, be it that it is not well.

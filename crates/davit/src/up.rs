@@ -233,6 +233,7 @@ impl Cluster {
                 let name = node_name(&args.node)?;
                 wait_for_node(&self.server, &name, started, args.no_controllers).await?;
             }
+            self.server.ready().await;
             let (ms, kubeconfig) = (
                 started.elapsed().as_millis(),
                 self.server.kubeconfig.display(),
