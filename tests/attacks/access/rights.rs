@@ -324,14 +324,6 @@ pub(super) fn a_node_stops_no_service(c: &Cluster, ca: &Ca, admin: &mut Connecti
             "conditions": [{"type": "Ready", "status": "True"}],
         }})
     };
-    let mapped = at("::ffff:127.0.0.1");
-    let (code, answer) = node.send(
-        "PATCH",
-        &format!("{pods}/liars/status"),
-        MERGE,
-        Some(&mapped),
-    );
-    assert_eq!(code, 422, "{answer}");
     for name in ["liars", "others-1", "others-2"] {
         let on = if name == "liars" {
             "liar-1"
@@ -376,6 +368,14 @@ pub(super) fn a_node_stops_no_service(c: &Cluster, ca: &Ca, admin: &mut Connecti
             })
         });
     }
+    let mapped = at("::ffff:127.0.0.1");
+    let (code, answer) = node.send(
+        "PATCH",
+        &format!("{pods}/liars/status"),
+        MERGE,
+        Some(&mapped),
+    );
+    assert_eq!(code, 422, "{answer}");
     for name in ["liars", "others-1", "others-2"] {
         let path = format!("{pods}/{name}?gracePeriodSeconds=0");
         assert_eq!(admin.send("DELETE", &path, JSON, None).0, 200);
