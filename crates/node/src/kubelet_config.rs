@@ -1,7 +1,7 @@
 //! `KubeletConfiguration` (kubelet.config.k8s.io/v1beta1): the fields this agent follows. Fields
 //! it knows but has not built, and fields nobody knows, are errors that say which of the two.
 
-mod not_built;
+pub(crate) mod not_built;
 mod reserved;
 mod server;
 

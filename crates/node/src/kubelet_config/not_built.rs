@@ -82,6 +82,13 @@ pub(super) fn is_refused(name: &str, value: &Value) -> bool {
     !same && !is_zero(value)
 }
 
+/// Those of which it can be said what happens, as `/configz` shows them.
+pub(crate) fn in_force() -> impl Iterator<Item = (&'static str, Value)> {
+    let said =
+        |(name, here): &(&'static str, &str)| Some((*name, serde_json::from_str(here).ok()?));
+    NOT_BUILT.iter().filter_map(said)
+}
+
 /// Whether the field has no effect.
 pub(super) fn is_ignored(name: &str) -> bool {
     NOT_BUILT.iter().any(|(n, _)| *n == name)

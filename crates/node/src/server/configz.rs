@@ -6,6 +6,7 @@
 
 use crate::access::Authorize;
 use crate::context::Context;
+use crate::kubelet_config::not_built;
 use crate::options::NodeOptions;
 use davit_pods::durations;
 use davit_streaming::Body;
@@ -69,6 +70,10 @@ fn configuration(options: &NodeOptions) -> Value {
         config["staticPodPath"] = json!(path);
     }
     managers(options, &mut config);
+    // Programs write back what they read, and what is left out comes back as zero or false.
+    for (name, value) in not_built::in_force() {
+        config[name] = value;
+    }
     config
 }
 
@@ -142,6 +147,7 @@ fn shown(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubelet_config::KubeletConfig;
 
     #[test]
     fn what_is_in_force_is_shown() {
@@ -156,5 +162,17 @@ mod tests {
         assert_eq!(shown["cpuManagerPolicy"], "none");
         assert_eq!(shown["maxPods"], 7);
         assert_eq!(shown["evictionPressureTransitionPeriod"], "5m0s");
+    }
+
+    /// As `test/e2e_node` does, which reads `/configz`, changes a field and starts the node with that.
+    #[test]
+    fn what_is_shown_is_taken_again() {
+        let runtime = std::sync::Arc::new(davit_oci::Hollow::default());
+        let shown = configuration(&NodeOptions::new("n", "/", runtime));
+        assert_eq!(shown["cgroupsPerQOS"], true);
+        assert_eq!(shown["cpuCFSQuota"], true);
+        assert_eq!(shown["nodeStatusUpdateFrequency"], "10s");
+        let read = KubeletConfig::parse(&shown.to_string(), Map::new());
+        assert!(read.is_ok(), "{read:?}");
     }
 }
