@@ -11,6 +11,7 @@ mod restart_all;
 mod retries;
 mod start;
 mod sync;
+mod turns;
 
 pub(crate) use end::remove_all;
 

@@ -1,6 +1,7 @@
 //! The whole agent against a runtime and an API server in memory.
 
 mod devices;
+mod ending;
 mod fake_api;
 mod fake_runtime;
 mod node_server;

@@ -242,6 +242,7 @@ mod tests {
         assert_eq!(shown["evictionHard"]["memory.available"], "104857600");
         assert_eq!(shown["evictionHard"]["nodefs.available"], "5%");
         assert_eq!(shown["nodeStatusUpdateFrequency"], "10s");
+        assert_eq!(shown["cgroupsPerQOS"], true);
     }
 
     /// Suites and tools read the page, change a field and write all of it into the file.
@@ -255,7 +256,7 @@ kind: KubeletConfiguration
 allowedUnsafeSysctls: ["net.core.*"]
 cgroupDriver: systemd
 cgroupRoot: /pods
-evictionHard: {memory.available: 64Mi, nodefs.available: "7.5%", imagefs.available: "0"}
+evictionHard: {memory.available: 64Mi, nodefs.available: "7.5%", imagefs.available: "0%"}
 evictionMinimumReclaim: {memory.available: "1%"}
 evictionSoft: {nodefs.inodesFree: "9%"}
 evictionSoftGracePeriod: {nodefs.inodesFree: 90s}

@@ -1,5 +1,6 @@
 //! The end of a pod: hooks, signals, clean-up, the last status, removal.
 
+use super::turns::{Turn, Turns};
 use super::{Next, Stage, Worker};
 use crate::context::Context;
 use crate::hooks::run_hook;
@@ -121,35 +122,17 @@ impl Worker {
         }
     }
 
-    /// Stops app containers together, then sidecars in the reverse of their order, then the sandboxes.
+    /// Begins to end all containers at once: hooks run together. Then app containers are stopped, sidecars after them in
+    /// the reverse of their order (KEP-753), and the sandboxes.
     pub(super) async fn kill_everything(&self, runtime: &PodRuntime, grace: Option<Duration>) {
         let grace = grace.unwrap_or_else(|| self.grace());
-        let begun = Instant::now();
-        let role = |record: &ContainerRecord| {
-            self.pod
-                .container(&record.name)
-                .map_or(Role::Main, |(r, _)| r)
-        };
-        let (sidecars, first): (Vec<_>, Vec<_>) =
-            runtime.alive().partition(|c| role(c) == Role::Sidecar);
-        join_all(
-            first
-                .into_iter()
-                .map(|c| self.kill_container(runtime, c, grace, None)),
-        )
+        let alive: Vec<&ContainerRecord> = runtime.alive().collect();
+        let turns = Turns::new(&self.pod, alive.iter().map(|c| c.name.as_str()));
+        join_all(alive.into_iter().map(|record| {
+            let turn = turns.of(&record.name);
+            self.kill_in_turn(runtime, record, grace, None, turn)
+        }))
         .await;
-        let order: Vec<String> = self
-            .pod
-            .all_containers()
-            .iter()
-            .map(|(_, c)| c.name.clone())
-            .collect();
-        let mut sidecars = sidecars;
-        sidecars.sort_by_key(|c| std::cmp::Reverse(order.iter().position(|n| *n == c.name)));
-        for sidecar in sidecars {
-            let left = grace.saturating_sub(begun.elapsed());
-            self.kill_container(runtime, sidecar, left, None).await;
-        }
         for sandbox in runtime.sandboxes.iter().filter(|s| s.ready) {
             if let Err(error) = self.ctx.runtime.stop_pod_sandbox(&sandbox.id).await {
                 tracing::warn!(pod = %self.pod.format(), %error, "cannot stop the sandbox");
@@ -168,6 +151,18 @@ impl Worker {
         record: &ContainerRecord,
         grace: Duration,
         message: Option<&str>,
+    ) {
+        self.kill_in_turn(runtime, record, grace, message, Turn::default())
+            .await;
+    }
+
+    async fn kill_in_turn(
+        &self,
+        runtime: &PodRuntime,
+        record: &ContainerRecord,
+        grace: Duration,
+        message: Option<&str>,
+        turn: Turn,
     ) {
         let ctx = &self.ctx;
         let found = self.pod.container(&record.name);
@@ -211,6 +206,7 @@ impl Worker {
                 );
             }
         }
+        turn.come(grace.saturating_sub(begun.elapsed())).await;
         let left = grace.saturating_sub(begun.elapsed()).max(MIN_GRACE);
         match ctx.runtime.stop_container(&record.id, left).await {
             Ok(()) | Err(Error::NotFound(_)) => {}

@@ -86,7 +86,7 @@ impl Worker {
             return Next::Again;
         }
         if !plan.kill.is_empty() {
-            for kill in plan.kill.iter().filter(|k| k.reason == KillReason::Changed) {
+            for kill in plan.kill.iter().filter(|k| is_to_be_replaced(&plan, k)) {
                 self.will_replace(&kill.name, &kill.id);
             }
             join_all(plan.kill.iter().map(|kill| self.kill_one(runtime, kill))).await;
@@ -358,6 +358,18 @@ impl Worker {
         let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
         self.kill_container(runtime, record, grace, Some(&kill.message))
             .await;
+    }
+}
+
+/// Whether an instance ends only for another to begin. What a probe ended begins again as its restart policy says of failures,
+/// however well it ends.
+fn is_to_be_replaced(plan: &Plan, kill: &Kill) -> bool {
+    match kill.reason {
+        KillReason::Changed => true,
+        KillReason::Liveness | KillReason::Startup => {
+            plan.start.iter().any(|s| s.name == kill.name)
+        }
+        KillReason::Resized | KillReason::Unknown => false,
     }
 }
 
