@@ -317,14 +317,7 @@ fn find(
         let turn = (from + i) % total;
         let at = candidates.as_ref().map_or(turn, |list| list[turn]);
         looked += 1;
-        let alone = inputs.nominated.is_empty() || {
-            let name = &snapshot.node(at).name;
-            inputs.nominated.on_node(name).is_empty()
-        };
-        let status = match alone {
-            true => class.filters(inputs, &attempt.state, at),
-            false => filters_with_nominated(inputs, &attempt.state, snapshot.node(at)),
-        };
+        let status = class.filters(inputs, &attempt.state, at);
         match status.code {
             Code::Success => {
                 passed += 1;

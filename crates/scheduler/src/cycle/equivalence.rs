@@ -3,7 +3,7 @@
 //! Pods from one template ask the same of nodes of which between two of them one or two change. What a filter says that
 //! [signs](crate::framework::Filter::sign_pod) what it looks at is kept until the node changes; the others are asked each time.
 
-use super::Inputs;
+use super::{Inputs, filters_with_nominated};
 use crate::framework::{Code, CycleState, Profile, Signature, Status};
 use crate::pod::PodInfo;
 
@@ -85,14 +85,19 @@ impl EquivalenceCache {
 }
 
 impl EquivalenceClass {
-    /// What [`filters`](super::filters) would say of the node at this place.
+    /// What [`filters_with_nominated`] would say of the node at this place.
     pub(super) fn filters(&mut self, inputs: &Inputs<'_>, state: &CycleState, at: usize) -> Status {
         let Inputs {
             profile,
             snapshot,
+            nominated,
             pod,
-            ..
         } = *inputs;
+        // With pods in mind that wait for it, the node is another.
+        let is_awaited = |name: &str| !nominated.on_node(name).is_empty();
+        if !nominated.is_empty() && is_awaited(&snapshot.node(at).name) {
+            return filters_with_nominated(inputs, state, snapshot.node(at));
+        }
         let generation = snapshot.generation(at);
         if self.nodes.len() <= at {
             self.nodes.resize(snapshot.nodes().len(), Kept::default());
