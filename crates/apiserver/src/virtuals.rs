@@ -22,16 +22,8 @@ use crate::handlers::{
 use crate::posted::attributes;
 use crate::respond;
 use crate::server::ApiServer;
+use crate::writes::remove_system_metadata;
 use crate::{negotiate::Offer, subresources};
-
-/// What only the server decides, and takes from all that is created before it looks at it; of what is not kept it decides nothing.
-const SYSTEM_METADATA: [&str; 5] = [
-    "creationTimestamp",
-    "deletionGracePeriodSeconds",
-    "deletionTimestamp",
-    "selfLink",
-    "uid",
-];
 
 /// Answers a request for a kind that is not stored.
 pub(crate) async fn handle(
@@ -59,7 +51,8 @@ pub(crate) async fn handle(
     let bytes = read_body(request.into_body()).await?;
     let expected = Expected::of(resource);
     let mut review = decode_body(context, &bytes, format, &expected, options.validation)?;
-    davit_registry::object::remove_meta(&mut review, &SYSTEM_METADATA);
+    // Of what is not kept the server decides nothing of this.
+    remove_system_metadata(&mut review);
     check_namespace(
         resource.row.namespaced,
         context.namespace(),

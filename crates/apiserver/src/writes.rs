@@ -29,6 +29,7 @@ use crate::context::Context;
 use crate::ownership::{Owners, Tracking};
 use crate::server::ApiServer;
 
+pub(crate) use create::remove_system_metadata;
 pub(crate) use delete::{DeleteOptions, Preconditions};
 pub(crate) use owners::{Seen, leave_out_repeated};
 

@@ -199,16 +199,23 @@ pub(super) fn is_tracked(object: &Value) -> bool {
     object.pointer("/metadata/managedFields").is_some()
 }
 
-/// What only the server decides.
-fn system_metadata(new: &mut Value) {
+/// Takes away what only the server decides.
+pub(crate) fn remove_system_metadata(new: &mut Value) {
     object::remove_meta(
         new,
         &[
-            "deletionTimestamp",
+            "creationTimestamp",
             "deletionGracePeriodSeconds",
+            "deletionTimestamp",
             "selfLink",
+            "uid",
         ],
     );
+}
+
+/// What only the server decides.
+fn system_metadata(new: &mut Value) {
+    remove_system_metadata(new);
     object::set_meta(new, "uid", json!(uuid::Uuid::new_v4().to_string()));
     object::set_meta(new, "creationTimestamp", json!(object::now()));
 }

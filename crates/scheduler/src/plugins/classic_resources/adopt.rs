@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use davit_allocator::{NodeMatcher, NodeView};
+use davit_allocator::NodeMatcher;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
@@ -31,10 +31,7 @@ impl ClassicResources {
                 None => Adoption::Done,
             };
         }
-        let view = NodeView {
-            name: &node.name,
-            labels: node.labels(),
-        };
+        let view = node.view();
         let mut writes: Vec<BoxFuture<'static, ()>> = Vec::new();
         let mut pending = false;
         for (_, claim) in claims {

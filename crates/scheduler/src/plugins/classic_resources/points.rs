@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use davit_allocator::{NodeMatcher, NodeView};
+use davit_allocator::NodeMatcher;
 use davit_api::classic::{MOST_NODES, PodSchedulingSpec, ResourceClaim};
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::NodeSelector;
@@ -197,10 +197,7 @@ impl Filter for ClassicResources {
         let Some(Data(cycle)) = state.get::<Data>() else {
             return Status::success();
         };
-        let view = NodeView {
-            name: &node.name,
-            labels: node.labels(),
-        };
+        let view = node.view();
         let outside = |c: &Wanted| c.nodes.as_ref().is_some_and(|n| !n.matches(view));
         let indices = 0..cycle.claims.len();
         let unavailable: Vec<usize> = indices
