@@ -160,14 +160,17 @@ impl tracing::Subscriber for Said {
 
 #[tokio::test]
 async fn claims_that_cannot_be_undone_are_tried_often_and_told_of_seldom() {
+    let said = std::sync::Arc::default();
+    let _log =
+        tracing::subscriber::set_default(Said("cannot be undone", std::sync::Arc::clone(&said)));
+    // While there is one subscriber, tracing asks that of the thread which comes to a line of the log first, and remembers
+    // the answer for all: with another test's thread, which has none, this one would hear nothing. Of two, both are asked.
+    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::new());
     let node = Node::start().await;
     let driver = Driver::new("a.dev", V1);
     let _serving = driver.serve(&node, "a.sock").await;
     node.add(claim("own", &["p"], &["r a.dev 0"]));
     node.prepare(&pod("p", &["own"])).await.unwrap();
-    let said = std::sync::Arc::default();
-    let _log =
-        tracing::subscriber::set_default(Said("cannot be undone", std::sync::Arc::clone(&said)));
     driver.calls();
     driver.fail("own");
     node.pods.remove("uid-p");
