@@ -258,7 +258,7 @@ impl Embedded {
             lock(&self.inner.containers).insert(container.record().id.clone(), container.clone());
             let this = self.clone();
             waiting.spawn(async move {
-                if let Some(connection) = container.reconnect().await {
+                if let Some(connection) = container.reconnect(&this.inner.hierarchies).await {
                     this.watch(container, connection);
                 }
             });

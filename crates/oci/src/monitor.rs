@@ -53,7 +53,7 @@ pub(crate) mod files {
     pub(crate) const BUNDLE: &str = "monitor.json";
     /// davit's own record of the container.
     pub(crate) const RECORD: &str = "record.json";
-    /// Exists from the moment on that a monitor may exist.
+    /// Exists from the moment on that a monitor may exist, and is locked while one does: its standard output is this file.
     pub(crate) const STARTED: &str = "started";
     /// Written by the monitor once the container runs.
     pub(crate) const STATE: &str = "state.json";

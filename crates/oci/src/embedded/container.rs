@@ -1,5 +1,6 @@
 //! One container: its record, its phase and its monitor.
 
+mod alive;
 mod create;
 
 use super::connection::Connection;
@@ -7,6 +8,7 @@ use super::record::{self, ContainerRecord};
 use super::sandbox::absent_is_fine;
 use super::spec;
 use super::{Embedded, Inner, blocking, io_error, lock};
+use crate::cgroup::Hierarchies;
 use crate::monitor::protocol::{Request, Response};
 use crate::monitor::{
     Bundle, ExitRecord, MONITOR_ARG, ProcessMark, RunState, files, now_nanos, read_json,
@@ -14,6 +16,7 @@ use crate::monitor::{
 };
 use crate::netdev;
 use crate::runtime::{Error, Result};
+use alive::Alive;
 use davit_proto::cri::v1 as cri;
 use oci_spec::runtime::Spec;
 use std::fs;
@@ -131,14 +134,16 @@ impl Container {
         self.set(Phase::Exited(record));
     }
 
-    /// After a restart of davit: finds out what became of the container. A connection means that it runs.
-    pub(super) async fn reconnect(&self) -> Option<Connection> {
+    /// After a restart of davit: finds out what became of the container. A connection means that it runs. One of which
+    /// nothing shows that it ever ran is as it was created.
+    pub(super) async fn reconnect(&self, hierarchies: &Hierarchies) -> Option<Connection> {
         if !matches!(self.phase(), Phase::Created) || !self.dir.join(files::STARTED).exists() {
             return None;
         }
-        let socket = self.record().socket;
-        // A monitor that is just beginning has no socket yet.
-        for attempt in 0..40 {
+        let ContainerRecord { socket, cgroup, .. } = self.record();
+        let deadline = tokio::time::Instant::now() + START_LIMIT;
+        for attempt in 0.. {
+            let is_alive = Alive::is_held(&self.dir);
             if self.dir.join(files::EXIT).exists() {
                 break;
             }
@@ -155,11 +160,25 @@ impl Container {
                 self.set(Phase::Running(state));
                 return Some(connection);
             }
+            // A monitor that is just beginning has no socket yet; one of an older davit cannot be seen to be alive.
             let had_run = self.dir.join(files::STATE).exists();
-            if had_run && attempt >= 4 {
+            let attempts = if had_run { 5 } else { 40 };
+            let now = tokio::time::Instant::now();
+            if (!is_alive && attempt >= attempts) || now >= deadline {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        if self.never_ran() {
+            // Not even its monitor's beginnings are left.
+            hierarchies.cgroup(&cgroup).kill();
+            match fs::remove_file(self.dir.join(files::STARTED)) {
+                Ok(()) => return None,
+                Err(error) => {
+                    let container = self.dir.display();
+                    tracing::warn!(%container, %error, "a container that never ran cannot be started again");
+                }
+            }
         }
         if let Ok(Some(state)) = read_json::<RunState>(&self.dir.join(files::STATE))
             && start_ticks(state.pid) == Some(state.start_ticks)
@@ -170,6 +189,12 @@ impl Container {
         let record = self.ended();
         self.set(Phase::Exited(record));
         None
+    }
+
+    /// Whether no monitor lives and none has left a trace of the container.
+    fn never_ran(&self) -> bool {
+        let has = |file| self.dir.join(file).exists();
+        !Alive::is_held(&self.dir) && !has(files::STATE) && !has(files::EXIT)
     }
 
     /// Sends one request and returns its first answer with the connection.
@@ -379,10 +404,9 @@ impl Embedded {
             )));
         }
         // Before the monitor exists, so that a davit that is restarted now looks for it.
-        fs::write(container.dir.join(files::STARTED), "")
-            .map_err(io_error("mark container as started"))?;
+        let alive = Alive::mark(&container.dir).map_err(io_error("mark container as started"))?;
         let started = match self.move_devices(container).await {
-            Ok(()) => self.spawn_monitor(container).await,
+            Ok(()) => self.spawn_monitor(container, alive).await,
             Err(error) => Err(error),
         };
         match started {
@@ -441,7 +465,11 @@ impl Embedded {
         .await
     }
 
-    async fn spawn_monitor(&self, container: &Container) -> Result<(RunState, Connection)> {
+    async fn spawn_monitor(
+        &self,
+        container: &Container,
+        alive: Alive,
+    ) -> Result<(RunState, Connection)> {
         let id = container.record().id;
         let (ours, theirs) =
             std::os::unix::net::UnixStream::pair().map_err(io_error("socket pair"))?;
@@ -454,7 +482,7 @@ impl Embedded {
             .arg(&container.dir)
             .env_clear()
             .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::null())
+            .stdout(alive)
             .stderr(Stdio::from(log))
             .kill_on_drop(false)
             .spawn()

@@ -25,7 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Exit code that runtimes give a container that could not be started.
 const START_ERROR: i32 = 128;
 
-/// Entry point; the first descriptor is a connection to the davit that started us.
+/// Entry point; the first descriptor is a connection to the davit that started us, the second ([`files::STARTED`]) is held
+/// open to the end.
 pub(super) fn main(dir: &Path) -> i32 {
     let caller = UnixStream::from(sys::inherited_fd(0));
     match begin(dir, caller) {

@@ -52,8 +52,9 @@ pub(crate) fn helper_if_invoked() {
         let one = pod.start(counter).await;
         let two = pod.start(pod.container(shell("sleep 1; exit 6"))).await;
         let three = pod.create(pod.container(shell("exit 8"))).await;
+        let four = pod.create(pod.container(shell("exit 9"))).await;
         println!(
-            "{} {one} {two} {three} {}",
+            "{} {one} {two} {three} {four} {}",
             pod.id, pod.config.log_directory
         );
         std::future::pending::<()>().await;
@@ -101,10 +102,24 @@ async fn adoption(_: Setup) {
     helper.kill().unwrap();
     helper.wait().unwrap();
     let ids: Vec<&str> = line.split_whitespace().collect();
-    let [pod, one, two, three, logs] = ids[..] else {
+    let [pod, one, two, three, four, logs] = ids[..] else {
         panic!("{line:?}")
     };
     tokio::time::sleep(Duration::from_millis(1300)).await; // the second ends while nobody is there
+    let file = |id: &str, name: &str| dir.join("root/containers").join(id).join(name);
+    // davit was killed before the third's monitor was there; the fourth's takes its time and fails.
+    std::fs::write(file(three, "started"), "").unwrap();
+    let slow = std::fs::File::create(file(four, "started")).unwrap();
+    slow.lock().unwrap();
+    let exit = file(four, "exit.json");
+    let slow = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(4));
+        let record = serde_json::json!({
+            "code": 128, "started_at": 1, "finished_at": 2, "reason": "StartError", "message": "slow",
+        });
+        std::fs::write(exit, record.to_string()).unwrap();
+        drop(slow);
+    });
 
     let begin = Instant::now();
     let setup = setup(open(dir).await, dir);
@@ -126,6 +141,8 @@ async fn adoption(_: Setup) {
         ended.finished_at - ended.started_at > 900_000_000,
         "the true times"
     );
+    slow.join().unwrap();
+    assert_eq!(status(four).await.reason, "StartError");
     assert_eq!(
         status(three).await.state,
         cri::ContainerState::ContainerCreated as i32
