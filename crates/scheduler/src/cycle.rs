@@ -14,7 +14,7 @@ use rand::Rng;
 use crate::cache::Snapshot;
 use crate::extender::{ExtenderAnswers, ExtenderQuestion, Extenders};
 use crate::framework::{
-    Code, CycleState, MAX_NODE_SCORE, NodeNames, PostFilterContext, Profile, Status,
+    Code, CycleState, MAX_NODE_SCORE, NodeNames, PostFilterContext, Profile, Refusals, Status,
 };
 use crate::node::NodeInfo;
 use crate::nominator::Nominated;
@@ -79,7 +79,7 @@ pub struct Attempt {
     /// How it ended.
     pub outcome: Outcome,
     /// Every node that was looked at and refused.
-    pub refused: Vec<(usize, Status)>,
+    pub refused: Refusals,
     /// The refusal of all nodes that are not in `refused`, if they were ruled out together.
     pub absent: Option<Status>,
     /// The refusal of the pod before any node was looked at.
@@ -107,7 +107,7 @@ impl Attempt {
         Self {
             state: CycleState::new(),
             outcome: Outcome::Unfit,
-            refused: Vec::new(),
+            refused: Refusals::default(),
             absent: None,
             pre_filter: None,
             post_filter: None,
@@ -123,7 +123,7 @@ impl Attempt {
             error: matches!(self.outcome, Outcome::Error(_)),
             ..Failure::default()
         };
-        let refusals = self.refused.iter().map(|(_, s)| s).chain(&self.pre_filter);
+        let refusals = self.refused.kinds().map(|(s, _)| s).chain(&self.pre_filter);
         for status in refusals
             .chain(&self.absent)
             .filter(|s| !s.plugin.is_empty())
@@ -159,7 +159,7 @@ impl Attempt {
 pub fn fit_message(
     total: usize,
     pre_filter: Option<&Status>,
-    refused: &[(usize, Status)],
+    refused: &Refusals,
     absent: Option<&Status>,
     post_filter: Option<&Status>,
 ) -> String {
@@ -168,8 +168,10 @@ pub fn fit_message(
         message.push_str(&format!(" {}.", status.message()));
     } else {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for reason in refused.iter().flat_map(|(_, s)| &s.reasons) {
-            *counts.entry(reason).or_default() += 1;
+        for (status, times) in refused.kinds() {
+            for reason in &status.reasons {
+                *counts.entry(reason).or_default() += times;
+            }
         }
         let missing = total.saturating_sub(refused.len());
         if let (Some(status), 1..) = (absent, missing) {
@@ -317,18 +319,17 @@ fn find(
         let turn = (from + i) % total;
         let at = candidates.as_ref().map_or(turn, |list| list[turn]);
         looked += 1;
-        let status = class.filters(inputs, &attempt.state, at);
-        match status.code {
-            Code::Success => {
+        match class.filters(inputs, &attempt.state, at) {
+            None => {
                 passed += 1;
                 match panel.judge(at) {
                     Judgement::Fits => feasible.push(at),
-                    Judgement::Refused(status) => attempt.refused.push((at, status)),
+                    Judgement::Refused(status) => attempt.refused.push(at, status),
                     Judgement::Unasked => {}
                 }
             }
-            Code::Error => return Err(status.message()),
-            _ => attempt.refused.push((at, status)),
+            Some(status) if status.code == Code::Error => return Err(status.message()),
+            Some(status) => attempt.refused.push_shared(at, status),
         }
         if passed >= wanted {
             break;
@@ -474,10 +475,10 @@ pub fn remove_pod(
 
 /// Completes the refusals that the record of the attempt will name.
 fn explain(inputs: &Inputs<'_>, attempt: &mut Attempt) {
-    for (at, refusal) in attempt.refused.iter_mut().take(RECORD_NODES) {
+    for (at, refusal) in attempt.refused.first_mut(RECORD_NODES) {
         let mut plugins = inputs.profile.points.filter.iter();
         if let Some(plugin) = plugins.find(|p| p.name() == refusal.plugin) {
-            let node = inputs.snapshot.node(*at);
+            let node = inputs.snapshot.node(at);
             plugin.explain(&attempt.state, inputs.pod, node, refusal);
         }
     }
@@ -580,7 +581,7 @@ fn score(
 mod tests {
     use super::*;
 
-    fn refused(list: &[&[&'static str]]) -> Vec<(usize, Status)> {
+    fn refused(list: &[&[&'static str]]) -> Refusals {
         let status = |reasons: &&[&'static str]| Status {
             code: Code::Unschedulable,
             reasons: reasons.iter().map(|&r| r.into()).collect(),
@@ -617,7 +618,7 @@ mod tests {
         );
         let gone = Status::unresolvable("claim missing");
         assert_eq!(
-            fit_message(2, Some(&gone), &[], Some(&gone), None),
+            fit_message(2, Some(&gone), &refused(&[]), Some(&gone), None),
             "0/2 nodes are available: claim missing."
         );
     }

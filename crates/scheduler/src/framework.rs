@@ -8,6 +8,7 @@
 
 mod events;
 mod profile;
+mod refusals;
 mod state;
 mod status;
 
@@ -22,6 +23,8 @@ pub use events::{Action, ClusterEvent, EventObject, EventResource, Hint};
 pub(crate) use events::{node_action, pod_action};
 pub(crate) use profile::MOST_PLUGINS;
 pub use profile::{Points, Profile};
+pub use refusals::Refusals;
+pub(crate) use refusals::SharedRefusals;
 pub use state::{CycleState, StateData};
 pub use status::{Code, Reason, Shortage, Status, VolumeRefusal};
 
@@ -136,8 +139,8 @@ pub struct PostFilterContext<'a> {
     pub snapshot: &'a Snapshot,
     /// Pods that wait for preempted nodes.
     pub nominated: &'a Nominated,
-    /// Each refused node, by place in the snapshot, with the refusal.
-    pub refused: &'a [(usize, Status)],
+    /// The refused nodes.
+    pub refused: &'a Refusals,
     /// The refusal of all nodes that are not in `refused`.
     pub absent: Option<&'a Status>,
     /// The preemptions that extenders have left, once they have been asked.

@@ -406,7 +406,7 @@ impl GroupCycle<'_> {
             // As if its node were the only one: the others were not asked.
             attempt.total_nodes = 1;
             let at = self.snapshot.position(&place.node).unwrap_or(0);
-            attempt.refused.push((at, status));
+            attempt.refused.push(at, status);
         } else if !status.is_success() {
             attempt.outcome = Outcome::Error(status.message());
         }

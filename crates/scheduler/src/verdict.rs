@@ -111,8 +111,8 @@ impl Record {
                 *reasons.entry(reason.to_string()).or_default() += times;
             }
         };
-        for (_, status) in &attempt.refused {
-            count(status, 1);
+        for (status, times) in attempt.refused.kinds() {
+            count(status, times);
         }
         let absent = attempt.total_nodes.saturating_sub(attempt.refused.len());
         if let (Some(status), true) = (&attempt.absent, absent > 0) {
@@ -120,7 +120,7 @@ impl Record {
         }
         let shown = attempt.refused.iter().take(RECORD_NODES);
         let nodes: Vec<NodeVerdict> = shown
-            .map(|(place, status)| NodeVerdict::new(&snapshot.node(*place).name, status))
+            .map(|(place, status)| NodeVerdict::new(&snapshot.node(place).name, status))
             .collect();
         Self {
             at,

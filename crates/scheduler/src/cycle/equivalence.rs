@@ -4,10 +4,11 @@
 //! [signs](crate::framework::Filter::sign_pod) what it looks at is kept until the node changes; the others are asked each time.
 
 use super::{Inputs, filters_with_nominated};
-use crate::framework::{Code, CycleState, Profile, Signature, Status};
+use crate::framework::{Code, CycleState, Profile, SharedRefusals, Signature, Status};
 use crate::pod::PodInfo;
+use std::sync::Arc;
 
-/// For how many kinds of pods answers are kept; those asked for least recently go first. A kind takes 16 bytes a node.
+/// For how many kinds of pods answers are kept; those asked for least recently go first. A kind takes 24 bytes a node.
 const MOST_CLASSES: usize = 16;
 
 /// Answers of filters about the nodes of one cache, for pods alike.
@@ -27,6 +28,7 @@ pub(super) struct EquivalenceClass {
     asked: Vec<usize>,
     /// By place of the node.
     nodes: Vec<Kept>,
+    refusals: SharedRefusals,
 }
 
 /// What the filters said whose answers are kept.
@@ -34,7 +36,7 @@ pub(super) struct EquivalenceClass {
 struct Kept {
     /// Of which state of which node; none has 0.
     generation: u64,
-    refusal: Option<Box<Refused>>,
+    refusal: Option<Refused>,
 }
 
 /// The first refusal.
@@ -42,7 +44,7 @@ struct Kept {
 struct Refused {
     /// The filter's place in the profile.
     filter: usize,
-    status: Status,
+    status: Arc<Status>,
 }
 
 impl EquivalenceCache {
@@ -72,6 +74,7 @@ impl EquivalenceCache {
                 kept,
                 asked: Vec::new(),
                 nodes: Vec::new(),
+                refusals: SharedRefusals::default(),
             },
         };
         class.asked = asked;
@@ -85,8 +88,13 @@ impl EquivalenceCache {
 }
 
 impl EquivalenceClass {
-    /// What [`filters_with_nominated`] would say of the node at this place.
-    pub(super) fn filters(&mut self, inputs: &Inputs<'_>, state: &CycleState, at: usize) -> Status {
+    /// What [`filters_with_nominated`] would say of the node at this place; `None` if they let it pass.
+    pub(super) fn filters(
+        &mut self,
+        inputs: &Inputs<'_>,
+        state: &CycleState,
+        at: usize,
+    ) -> Option<Arc<Status>> {
         let Inputs {
             profile,
             snapshot,
@@ -96,33 +104,43 @@ impl EquivalenceClass {
         // With pods in mind that wait for it, the node is another.
         let is_awaited = |name: &str| !nominated.on_node(name).is_empty();
         if !nominated.is_empty() && is_awaited(&snapshot.node(at).name) {
-            return filters_with_nominated(inputs, state, snapshot.node(at));
+            let status = filters_with_nominated(inputs, state, snapshot.node(at));
+            return (!status.is_success()).then(|| self.refusals.share(status));
         }
         let generation = snapshot.generation(at);
         if self.nodes.len() <= at {
             self.nodes.resize(snapshot.nodes().len(), Kept::default());
         }
-        let ask = |i: usize| {
+        let Self {
+            kept,
+            asked,
+            nodes,
+            refusals,
+            ..
+        } = self;
+        let mut ask = |i: usize| {
             let filter = &profile.points.filter[i];
             let status = filter.filter(state, pod, snapshot.node(at));
-            (!status.is_success()).then(|| status.by(filter.name()))
+            (!status.is_success()).then(|| refusals.share(status.by(filter.name())))
         };
-        let known = &mut self.nodes[at];
+        let known = &mut nodes[at];
         if known.generation != generation {
-            let refusal = self.kept.iter().find_map(|&i| Some((i, ask(i)?)));
-            if let Some((_, status)) = refusal.as_ref().filter(|(_, s)| s.code == Code::Error) {
-                return status.clone();
+            let refusal = kept.iter().find_map(|&filter| {
+                let status = ask(filter)?;
+                Some(Refused { filter, status })
+            });
+            if let Some(error) = refusal.as_ref().filter(|r| r.status.code == Code::Error) {
+                return Some(error.status.clone());
             }
             *known = Kept {
                 generation,
-                refusal: refusal.map(|(filter, status)| Box::new(Refused { filter, status })),
+                refusal,
             };
         }
         // The first that refuses in the profile's order has the word.
         let before = |i: &&usize| known.refusal.as_ref().is_none_or(|r| **i < r.filter);
-        let asked = self.asked.iter().take_while(before).find_map(|&i| ask(i));
-        let kept = || known.refusal.as_ref().map(|r| r.status.clone());
-        asked.or_else(kept).unwrap_or_default()
+        let asked = asked.iter().take_while(before).find_map(|&i| ask(i));
+        asked.or_else(|| known.refusal.as_ref().map(|r| r.status.clone()))
     }
 }
 

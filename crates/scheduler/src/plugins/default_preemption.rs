@@ -1,7 +1,7 @@
 //! Makes room for a pod by removing pods of lower priority.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -17,7 +17,7 @@ use crate::cycle::{Inputs, add_pod, filters_with_nominated, fit_message, remove_
 use crate::extender::{Extenders, NodeVictims};
 use crate::framework::{
     Action, ClusterEvent, Code, CycleState, EventObject, EventResource, Hint, Plugin, Points,
-    PostFilter, PostFilterContext, PostFilterResult, Status,
+    PostFilter, PostFilterContext, PostFilterResult, Refusals, Status,
 };
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
@@ -131,7 +131,7 @@ impl PostFilter for DefaultPreemption {
         }
         let nodes = context.snapshot.nodes();
         let (candidates, refused) = match context.judged {
-            Some(judged) => (judged_candidates(judged, context), Vec::new()),
+            Some(judged) => (judged_candidates(judged, context), Refusals::default()),
             None => self.candidates(state, pod, context),
         };
         if context.judged.is_none() && !candidates.is_empty() && self.extenders.preempt_for(pod) {
@@ -211,7 +211,7 @@ fn eligible(pod: &PodInfo, context: &PostFilterContext<'_>) -> Result<(), &'stat
     let lost = context
         .refused
         .iter()
-        .any(|(other, s)| *other == at && s.code == Code::UnschedulableAndUnresolvable);
+        .any(|(other, s)| other == at && s.code == Code::UnschedulableAndUnresolvable);
     let mut lower = context.snapshot.node(at).pods_below(pod.priority);
     if !lost && lower.any(|p| p.is_terminating()) {
         return Err("not eligible due to a terminating pod on the nominated node.");
@@ -226,21 +226,20 @@ impl DefaultPreemption {
         state: &CycleState,
         pod: &Arc<PodInfo>,
         context: &PostFilterContext<'_>,
-    ) -> (Vec<Candidate>, Vec<(usize, Status)>) {
+    ) -> (Vec<Candidate>, Refusals) {
         let total = context.snapshot.nodes().len();
         let resolvable = |s: &Status| s.code == Code::Unschedulable;
         let potential: Vec<usize> = if context.absent.is_some_and(resolvable) {
-            let known: BTreeMap<usize, &Status> =
-                context.refused.iter().map(|(at, s)| (*at, s)).collect();
+            let known: BTreeMap<usize, &Status> = context.refused.iter().collect();
             (0..total)
                 .filter(|at| known.get(at).is_none_or(|s| resolvable(s)))
                 .collect()
         } else {
             let helped = context.refused.iter().filter(|(_, s)| resolvable(s));
-            helped.map(|(at, _)| *at).collect()
+            helped.map(|(at, _)| at).collect()
         };
         if potential.is_empty() {
-            return (Vec::new(), Vec::new());
+            return (Vec::new(), Refusals::default());
         }
         let wanted = self.wanted(potential.len());
         let offset = rand::Rng::random_range(&mut rand::rng(), 0..potential.len());
@@ -251,16 +250,17 @@ impl DefaultPreemption {
             nominated: context.nominated,
             pod,
         };
-        let (mut candidates, mut refused) = (Vec::new(), Vec::new());
+        let (mut candidates, mut refused) = (Vec::new(), Refusals::default());
         for i in 0..potential.len() {
             let at = potential[(offset + i) % potential.len()];
-            match victims(&inputs, state, context.snapshot.node(at), &budgets) {
+            let node = context.snapshot.node(at);
+            match victims(&inputs, state, node, &budgets) {
                 Ok((victims, violations)) => candidates.push(Candidate {
                     at,
                     victims,
                     violations,
                 }),
-                Err(status) => refused.push((at, status)),
+                Err(status) => refused.push_shared(at, status),
             }
             // A candidate that breaks no budget is worth stopping for.
             let clean = candidates.iter().any(|c| c.violations == 0);
@@ -272,6 +272,13 @@ impl DefaultPreemption {
     }
 }
 
+/// One value for all nodes, which are many.
+static NO_VICTIMS: LazyLock<Arc<Status>> = LazyLock::new(|| {
+    Arc::new(Status::unresolvable(
+        "No preemption victims found for incoming pod",
+    ))
+});
+
 /// The pods of lower priority that must go for the pod to fit, most important first, and how many
 /// of them break a budget.
 fn victims(
@@ -279,16 +286,14 @@ fn victims(
     state: &CycleState,
     node: &NodeInfo,
     budgets: &[CompiledBudget],
-) -> Result<(Vec<Arc<PodInfo>>, usize), Status> {
+) -> Result<(Vec<Arc<PodInfo>>, usize), Arc<Status>> {
     let pod = inputs.pod;
     let Inputs {
         profile, snapshot, ..
     } = *inputs;
     let mut lower: Vec<Arc<PodInfo>> = node.pods_below(pod.priority).cloned().collect();
     if lower.is_empty() {
-        return Err(Status::unresolvable(
-            "No preemption victims found for incoming pod",
-        ));
+        return Err(NO_VICTIMS.clone());
     }
     let mut state = state.imagine();
     let mut node = node.clone();
@@ -297,7 +302,7 @@ fn victims(
     }
     let status = filters_with_nominated(inputs, &state, &node);
     if !status.is_success() {
-        return Err(status);
+        return Err(Arc::new(status));
     }
     // Put back as many as can stay, the most important ones first.
     lower.sort_by_key(|p| (std::cmp::Reverse(p.priority), p.start_time()));
@@ -319,9 +324,7 @@ fn victims(
     }
     victims.sort_by_key(|p| (std::cmp::Reverse(p.priority), p.start_time()));
     if victims.is_empty() {
-        return Err(Status::unresolvable(
-            "No preemption victims found for incoming pod",
-        ));
+        return Err(NO_VICTIMS.clone());
     }
     Ok((victims, violations))
 }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::engine::{Done, Engine, Refusal, now, within_deadline};
 use crate::cycle::{PermitAnswer, fit_message, permit, reserve, unreserve};
 use crate::extender::Extenders;
-use crate::framework::{CycleState, Profile, Status};
+use crate::framework::{CycleState, Profile, Refusals, Status};
 use crate::metrics::AttemptResult;
 use crate::queue::{Failure, Taken};
 use crate::reporter::Reporter;
@@ -127,7 +127,8 @@ impl Engine {
         let (result, message) = if failure.error {
             (AttemptResult::Error, status.message())
         } else {
-            let message = fit_message(1, None, &[(0, status)], None, None);
+            let refused = Refusals::from_iter([(0, status)]);
+            let message = fit_message(1, None, &refused, None, None);
             (AttemptResult::Unschedulable, message)
         };
         self.metrics

@@ -31,7 +31,7 @@ fn on_node(
     pod: &Arc<PodInfo>,
     node: &str,
     budgets: &Budgets,
-) -> Result<(Vec<String>, usize), Status> {
+) -> Result<(Vec<String>, usize), Arc<Status>> {
     let profile = default_profile(
         "default-scheduler",
         None,
@@ -66,7 +66,7 @@ fn only_as_many_go_as_must_and_the_least_important_first() {
     assert_eq!(names, ["b", "a"]);
     let refused = on_node(&bed, &pod("p", 1, "1"), "n", &none).unwrap_err();
     assert_eq!(
-        refused,
+        *refused,
         Status::unresolvable("No preemption victims found for incoming pod")
     );
     let refused = on_node(&bed, &pod("p", 2, "1"), "n", &none).unwrap_err();
