@@ -160,6 +160,13 @@ impl Inner {
         place
     }
 
+    /// Whether nothing that the node at this place sees has changed since the answer and since what was read.
+    fn is_current(&self, place: usize, kept: &Kept, read: &Picture) -> bool {
+        let changed = self.changed.get(place).copied().unwrap_or_default();
+        let changed = changed.max(self.changed_for_all);
+        changed <= kept.at && changed <= read.at
+    }
+
     /// Keeps a node's answer, unless it has changed since it was read.
     fn keep(&mut self, question: &Question, node: NodeView<'_>, read: &Picture, answer: Answer) {
         let place = match self.places.get(node.name) {
@@ -263,13 +270,27 @@ impl Answers {
     ) -> Option<Answer> {
         let mut inner = self.inner.lock();
         inner.asked += 1;
-        let changed = inner.changed.get(place).copied().unwrap_or_default();
-        let changed = changed.max(inner.changed_for_all);
         let kept = inner.plans.get(question)?.nodes.get(place)?.as_ref()?;
-        let holds = changed <= kept.at && changed <= read.at && kept.labels == read.labels(labels);
+        let holds = inner.is_current(place, kept, read) && kept.labels == read.labels(labels);
         let answer = holds.then(|| kept.answer.clone())?;
         inner.hits += 1;
         Some(answer)
+    }
+
+    /// The places whose nodes are known to have too few devices by what was read at `read`: what [`Answers::get_at`] says,
+    /// for who is about to ask thousands. None where labels matter, which places do not know.
+    pub fn missing(&self, question: &Question, read: &Picture) -> Vec<bool> {
+        let inner = self.inner.lock();
+        let plan = inner.plans.get(question).filter(|_| !read.selects_nodes);
+        let nodes = plan.map(|plan| &*plan.nodes).unwrap_or_default();
+        let is_missing = |(place, kept): (usize, &Option<Kept>)| {
+            kept.as_ref().is_some_and(|kept| {
+                kept.answer == Answer::Missing
+                    && kept.labels == 0
+                    && inner.is_current(place, kept, read)
+            })
+        };
+        nodes.iter().enumerate().map(is_missing).collect()
     }
 
     /// The answer of a node of this signature, if one has answered. It is kept as the node's own.

@@ -193,6 +193,8 @@ impl World {
         let question = Question::new(&claims, features).unwrap();
         let (inventory, usage) = (view.inventory.clone(), view.usage.clone());
         let allocator = Allocator::new(features, inventory, usage, self.selectors.clone());
+        let missing = self.answers.missing(&question, &view.picture);
+        assert!(missing.is_empty() || !view.picture.selects_nodes);
         for (name, zone) in NODES.iter().zip(self.zones) {
             let labels = BTreeMap::from([("zone".to_owned(), format!("z{zone}"))]);
             let node = NodeView {
@@ -212,6 +214,11 @@ impl World {
                 self.answers
                     .by_signature(&question, node, &view.picture, signature),
             );
+            if !view.picture.selects_nodes {
+                let place = self.answers.place(&Arc::from(*name));
+                let said = missing.get(place).copied().unwrap_or_default();
+                assert_eq!(said, get == Some(Answer::Missing), "{name}");
+            }
             if same.is_some() && get.is_none() {
                 self.by_signature += 1;
             }

@@ -10,7 +10,7 @@ mod held;
 mod points;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use davit_allocator::{
@@ -139,6 +139,9 @@ struct Planned {
     question: Option<Question>,
     /// The claim for extended resources, as it would be created; last in the plan.
     extended: Option<extended::Claim>,
+    /// The nodes that are known to have too few devices, by their place among those that answer. Made when there is one:
+    /// then there are often thousands.
+    missing: OnceLock<Vec<bool>>,
 }
 
 /// What the points of a cycle tell each other.

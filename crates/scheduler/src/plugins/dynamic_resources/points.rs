@@ -1,7 +1,7 @@
 //! The plugin at the points of the scheduling cycle.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use davit_allocator::{
@@ -174,7 +174,7 @@ impl DynamicResources {
         if !cycle.pending.is_empty() || !cycle.wanted.0.is_empty() {
             let view = self.devices.view();
             let timeout = self.args.filter_timeout;
-            cycle.search = Mutex::new(Some(Arc::new(Searcher {
+            let search = Arc::new(Searcher {
                 allocator: Allocator::new(
                     self.args.features,
                     view.inventory,
@@ -184,10 +184,11 @@ impl DynamicResources {
                 picture: view.picture,
                 plans: Mutex::new(BTreeMap::new()),
                 deadline: (!timeout.is_zero()).then(|| Instant::now() + timeout),
-            })));
+            });
             // What is wrong with the claims is known before any node is looked at.
-            self.planned(&cycle, pod, Vec::new())
+            self.planned(&cycle, &search, pod, Vec::new())
                 .map_err(|e| Status::error(e.to_string()))?;
+            cycle.search = Mutex::new(Some(search));
         }
         Ok(Some(cycle))
     }
@@ -252,12 +253,10 @@ impl DynamicResources {
     fn planned(
         &self,
         cycle: &Cycle,
+        search: &Searcher,
         pod: &PodInfo,
         resources: Vec<String>,
     ) -> Result<Arc<Planned>, AllocateError> {
-        let Some(search) = cycle.searcher() else {
-            return Err(AllocateError::Failed("no search was prepared".to_owned()));
-        };
         if let Some(known) = search.plans.lock().get(&resources) {
             return Ok(known.clone());
         }
@@ -273,6 +272,7 @@ impl DynamicResources {
             plan,
             question: Question::new(&list, self.args.features),
             extended,
+            missing: OnceLock::new(),
         });
         search.plans.lock().insert(resources, planned.clone());
         Ok(planned)
@@ -309,7 +309,7 @@ impl DynamicResources {
         if cycle.pending.is_empty() && resources.is_empty() {
             return Status::success();
         }
-        let planned = match self.planned(cycle, pod, resources) {
+        let planned = match self.planned(cycle, &search, pod, resources) {
             Ok(planned) => planned,
             Err(error) => return Status::error(error.to_string()),
         };
@@ -347,6 +347,10 @@ impl DynamicResources {
         let mut signature = None;
         if let Some(question) = question {
             let place = *node.answers_at.get_or_init(|| answers.place(&node.name));
+            let is_missing = |missing: &Vec<bool>| missing.get(place) == Some(&true);
+            if planned.missing.get().is_some_and(is_missing) {
+                return Ok(None);
+            }
             let mut known = answers.get_at(place, question, || node.labels(), picture);
             if known.is_none() {
                 let own = search.allocator.signature(&planned.plan, node.view());
@@ -355,7 +359,11 @@ impl DynamicResources {
             }
             match known {
                 Some(Answer::Found(chosen)) => return Ok(Some(with_devices(chosen, None))),
-                Some(Answer::Missing) => return Ok(None),
+                Some(Answer::Missing) => {
+                    let missing = || answers.missing(question, picture);
+                    planned.missing.get_or_init(missing);
+                    return Ok(None);
+                }
                 None => {}
             }
         }
@@ -379,7 +387,9 @@ impl DynamicResources {
     fn why_not(&self, data: &Data, pod: &PodInfo, node: &NodeInfo) -> Option<Refusal> {
         let cycle = &data.cycle;
         let search = cycle.searcher()?;
-        let planned = self.planned(cycle, pod, cycle.wanted.on(node)).ok()?;
+        let planned = self
+            .planned(cycle, &search, pod, cycle.wanted.on(node))
+            .ok()?;
         let call = Call {
             node: node.view(),
             released: None,
