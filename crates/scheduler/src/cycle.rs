@@ -273,23 +273,13 @@ fn find(
     let snapshot = inputs.snapshot;
     let mut panel = Panel::new(inputs, consulted);
     // The node on which room was made is the likely answer, so it is asked first and alone.
-    if let Some(at) = inputs
-        .pod
-        .nominated_node()
-        .and_then(|name| snapshot.position(name))
-    {
-        let node = snapshot.node(at);
-        let status = filters_with_nominated(inputs, &attempt.state, node);
-        if status.is_success() {
-            match panel.judge(at) {
-                Judgement::Fits => return Ok(vec![at]),
-                Judgement::Unasked => {
-                    attempt.question = panel.question();
-                    return Ok(Vec::new());
-                }
-                Judgement::Refused(_) => {}
-            }
+    match judge_nominated(inputs, &attempt.state, &mut panel) {
+        Some((at, Judgement::Fits)) => return Ok(vec![at]),
+        Some((_, Judgement::Unasked)) => {
+            attempt.question = panel.question();
+            return Ok(Vec::new());
         }
+        _ => {}
     }
     let candidates: Option<Vec<usize>> = names.map(|names| {
         attempt.absent = Some(Status::unresolvable(format!(
@@ -349,6 +339,17 @@ fn find(
         absent.plugin = limiting.first().copied().unwrap_or_default();
     }
     Ok(feasible)
+}
+
+/// What is said of the node that was made free for the pod, if there is one that filters let pass.
+fn judge_nominated(
+    inputs: &Inputs<'_>,
+    state: &CycleState,
+    panel: &mut Panel<'_>,
+) -> Option<(usize, Judgement)> {
+    let at = inputs.snapshot.position(inputs.pod.nominated_node()?)?;
+    let status = filters_with_nominated(inputs, state, inputs.snapshot.node(at));
+    status.is_success().then(|| (at, panel.judge(at)))
 }
 
 /// Runs PreFilter. The last part names the plugins that limited the nodes.
