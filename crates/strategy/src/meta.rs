@@ -29,7 +29,10 @@ pub(super) fn name_rule(group: &str, kind: &str) -> NameRule {
         | ("apiregistration.k8s.io", "APIService")
         | ("policy", "PodDisruptionBudget")
         | ("", "ComponentStatus") => NameRule::PathSegment,
-        ("networking.k8s.io", "IPAddress") => NameRule::Own,
+        ("resource.k8s.io", "DeviceClass") | ("", "ReplicationController") => NameRule::LongName,
+        ("networking.k8s.io", "IPAddress") | ("internal.apiserver.k8s.io", "StorageVersion") => {
+            NameRule::Own
+        }
         _ => NameRule::Subdomain,
     }
 }
