@@ -63,10 +63,6 @@ fn named(annotation: &str) -> Option<Value> {
     }
 }
 
-fn is_windows(spec: &Value) -> bool {
-    str_at(spec, &["os", "name"]) == "windows"
-}
-
 /// Gives the containers of a new pod the profiles that its annotations name.
 pub(super) fn from_annotations(pod: &mut Value) {
     let wanted: Vec<(String, Value)> = entries_at(pod, &["metadata", "annotations"])
@@ -76,7 +72,7 @@ pub(super) fn from_annotations(pod: &mut Value) {
         })
         .collect();
     let spec = at(pod, &["spec"]);
-    if wanted.is_empty() || is_windows(spec) {
+    if wanted.is_empty() || str_at(spec, &["os", "name"]) == "windows" {
         return;
     }
     let of_pod = at(spec, &["securityContext", "appArmorProfile"]).clone();
@@ -100,18 +96,19 @@ pub(super) fn annotations(
     [at_annotations, at_spec]: [&Path; 2],
     errors: &mut ErrorList,
 ) {
-    let containers = || {
-        LISTS
-            .into_iter()
-            .flat_map(|list| places(spec, list, at_spec))
+    let places = |list| {
+        let containers = list_at(spec, &[list]).iter().enumerate();
+        containers.map(move |(i, container)| (container, at_spec.child(list).index(i)))
     };
+    let containers: Vec<(&Value, Path)> = LISTS.into_iter().flat_map(places).collect();
     for (key, value) in entries_at(metadata, &["annotations"]) {
         let Some(name) = key.strip_prefix(ANNOTATION) else {
             continue;
         };
         let value = value.as_str().unwrap_or_default();
         let path = at_annotations.key(key);
-        if !containers().any(|(container, _)| str_at(container, &["name"]) == name) {
+        let is_meant = |(container, _): &&(&Value, Path)| str_at(container, &["name"]) == name;
+        if !containers.iter().any(|place| is_meant(&place)) {
             errors.push(FieldError::invalid(&path, name, "container not found"));
         }
         let known = ["", "runtime/default", "unconfined"].contains(&value);
@@ -119,23 +116,10 @@ pub(super) fn annotations(
             let fault = format!("invalid AppArmor profile name: {value:?}");
             errors.push(FieldError::invalid(&path, value, fault));
         }
-        if is_windows(spec) {
-            continue;
-        }
-        let meant = containers().filter(|(container, _)| str_at(container, &["name"]) == name);
-        for (container, path) in meant {
-            matches_field(value, spec, container, &path, errors);
+        for (container, path) in containers.iter().filter(is_meant) {
+            matches_field(value, spec, container, path, errors);
         }
     }
-}
-
-fn places<'a>(
-    spec: &'a Value,
-    list: &'a str,
-    path: &'a Path,
-) -> impl Iterator<Item = (&'a Value, Path)> {
-    let containers = list_at(spec, &[list]).iter().enumerate();
-    containers.map(move |(i, container)| (container, path.child(list).index(i)))
 }
 
 /// The annotation and the field of a container name the same.
@@ -147,8 +131,10 @@ fn matches_field(
     errors: &mut ErrorList,
 ) {
     let profile = |of| at(of, &["securityContext", "appArmorProfile"]);
-    let profile = [container, spec].map(profile);
-    let Some(profile) = profile.into_iter().find(|profile| !profile.is_null()) else {
+    let mut profiles = [container, spec].map(profile).into_iter();
+    let profile = profiles.find(|profile| !profile.is_null());
+    let is_windows = str_at(spec, &["os", "name"]) == "windows";
+    let Some(profile) = profile.filter(|_| !is_windows) else {
         return;
     };
     let path = path.child("securityContext").child("appArmorProfile");
@@ -189,124 +175,4 @@ pub(super) fn annotations_update(new: &Value, old: &Value, errors: &mut ErrorLis
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::strategy;
-    use crate::testing::faults;
-
-    fn pod(annotations: Value, context: Value, of_container: Value) -> Value {
-        json!({
-            "metadata": {"name": "p", "namespace": "n", "annotations": annotations},
-            "spec": {
-                "securityContext": context,
-                "containers": [{"name": "c", "image": "i", "securityContext": of_container}],
-            },
-        })
-    }
-
-    #[test]
-    fn names_belong_to_profiles_of_the_node() {
-        let of = |profile: Value| {
-            let context = json!({"appArmorProfile": profile});
-            faults("", "v1", "Pod", &made(pod(json!({}), json!({}), context)))
-        };
-        let at = "spec.containers[0].securityContext.appArmorProfile";
-        assert_eq!(of(json!({"type": "RuntimeDefault"})), "");
-        assert_eq!(
-            of(json!({"type": "Localhost", "localhostProfile": "x"})),
-            ""
-        );
-        assert_eq!(
-            of(json!({"type": "RuntimeDefault", "localhostProfile": "x"})),
-            format!(
-                "{at}.localhostProfile: Invalid value: \"x\": can only be set when AppArmor type is Localhost"
-            )
-        );
-        assert_eq!(
-            of(json!({"type": "Localhost"})),
-            format!("{at}.localhostProfile: Required value: {NAME_MISSING}")
-        );
-        assert_eq!(
-            of(json!({"type": "Localhost", "localhostProfile": " x"})),
-            format!(
-                "{at}.localhostProfile: Invalid value: \" x\": must not be padded with whitespace"
-            )
-        );
-        assert_eq!(
-            of(json!({})),
-            format!("{at}.type: Required value: type is required when appArmorProfile is set")
-        );
-        let whole = json!({"appArmorProfile": {"type": "Unconfined", "localhostProfile": ""}});
-        assert_eq!(
-            faults("", "v1", "Pod", &made(pod(json!({}), whole, json!({})))),
-            "spec.securityContext.appArmorProfile.localhostProfile: Invalid value: \"\": can only be set when AppArmor type is Localhost"
-        );
-    }
-
-    fn made(mut pod: Value) -> Value {
-        let strategy = strategy("", "v1", "Pod");
-        strategy.default(&mut pod);
-        strategy.prepare_for_create(&mut pod);
-        pod
-    }
-
-    #[test]
-    fn annotations_become_fields_and_agree_with_them() {
-        let key = format!("{ANNOTATION}c");
-        let of = |value: &str, field: Value| made(pod(json!({&key: value}), json!({}), field));
-        let profile = |pod: &Value| {
-            let path = "/spec/containers/0/securityContext/appArmorProfile";
-            pod.pointer(path).cloned().unwrap_or_default()
-        };
-        let local = json!({"type": "Localhost", "localhostProfile": "a"});
-        assert_eq!(profile(&of("localhost/a", json!({}))), local);
-        assert_eq!(
-            profile(&of("unconfined", json!({}))),
-            json!({"type": "Unconfined"})
-        );
-        assert_eq!(profile(&of("nope", json!({}))), Value::Null);
-        let given = of("unconfined", json!({"appArmorProfile": local}));
-        assert_eq!(profile(&given), local);
-        let found = |pod: &Value| faults("", "v1", "Pod", pod);
-        let at = "spec.containers[0].securityContext.appArmorProfile";
-        assert_eq!(
-            found(&given),
-            format!("{at}.type: Forbidden: apparmor type in annotation and field must match")
-        );
-        assert_eq!(
-            found(&of("localhost/b", json!({"appArmorProfile": local}))),
-            format!(
-                "{at}.localhostProfile: Forbidden: apparmor profile in annotation and field must match"
-            )
-        );
-        assert_eq!(
-            found(&of("nope", json!({}))),
-            format!(
-                "metadata.annotations[{key}]: Invalid value: \"nope\": invalid AppArmor profile name: \"nope\""
-            )
-        );
-        let other = format!("{ANNOTATION}d");
-        assert_eq!(
-            found(&made(pod(
-                json!({&other: "unconfined"}),
-                json!({}),
-                json!({})
-            ))),
-            format!("metadata.annotations[{other}]: Invalid value: \"d\": container not found")
-        );
-        let (old, mut new) = (of("unconfined", json!({})), of("unconfined", json!({})));
-        new["metadata"]["annotations"] = json!({});
-        let update = |new, old| {
-            let mut errors = ErrorList::new();
-            annotations_update(new, old, &mut errors);
-            errors.iter().map(ToString::to_string).collect::<Vec<_>>()
-        };
-        let forbidden = |what| {
-            vec![format!(
-                "metadata.annotations[{key}]: Forbidden: may not {what} AppArmor annotations"
-            )]
-        };
-        assert_eq!(update(&new, &old), forbidden("remove or update"));
-        assert_eq!(update(&old, &new), forbidden("add"));
-    }
-}
+mod tests;

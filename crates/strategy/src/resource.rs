@@ -10,9 +10,10 @@ use serde_json::Value;
 
 pub use claims::admin_requests;
 
+use super::fields::required;
 use super::json::{
-    at, at_mut, default, default_nonzero, has, int_at, is_empty, list_at, list_mut, remove, same,
-    set, str_at,
+    at, at_mut, default, default_nonzero, has, is_empty, list_at, list_mut, remove, same, set,
+    str_at,
 };
 use super::storage::Fixed;
 use super::{Generic, KindInfo, Strategy, access, meta, status_conditions};
@@ -344,10 +345,12 @@ impl Strategy for PoolStatusRequest {
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(self.kind(), obj);
         // What they must look like is in the table of kinds.
-        if str_at(obj, &["spec", "driver"]).is_empty() {
-            let path = Path::new("spec").child("driver");
-            errors.push(FieldError::required(&path, ""));
-        }
+        required(
+            at(obj, &["spec"]),
+            "driver",
+            &Path::new("spec"),
+            &mut errors,
+        );
         errors
     }
 
@@ -366,37 +369,16 @@ impl Strategy for PoolStatusRequest {
     }
 }
 
-/// What a request about pools was answered.
+/// What a request about pools was answered. Numbers and how names look are in the table of kinds.
 fn answer(status: &Value, errors: &mut ErrorList) {
-    const COUNTS: [(&str, i64); 6] = [
-        ("generation", 0),
-        ("resourceSliceCount", 1),
-        ("totalDevices", 0),
-        ("allocatedDevices", 0),
-        ("availableDevices", 0),
-        ("unavailableDevices", 0),
-    ];
     let path = Path::new("status");
-    at_least(status, "poolCount", 0, &path, errors);
     for (i, pool) in list_at(status, &["pools"]).iter().enumerate() {
         let path = path.child("pools").index(i);
-        let [driver, name] = ["driver", "poolName"].map(|key| str_at(pool, &[key]));
-        parts::driver_name(driver, &path.child("driver"), errors);
-        parts::pool_name(name, &path.child("poolName"), errors);
-        for (count, least) in COUNTS {
-            at_least(pool, count, least, &path, errors);
-        }
+        required(pool, "driver", &path, errors);
+        required(pool, "poolName", &path, errors);
     }
     let conditions = list_at(status, &["conditions"]);
     status_conditions::validate(conditions, &path.child("conditions"), errors);
-}
-
-fn at_least(of: &Value, count: &str, least: i64, path: &Path, errors: &mut ErrorList) {
-    let given = int_at(of, &[count]).filter(|given| *given < least);
-    if let Some(given) = given {
-        let fault = format!("must be greater than or equal to {least}");
-        errors.push(FieldError::invalid(&path.child(count), given, fault));
-    }
 }
 
 struct Slice(KindInfo);

@@ -302,15 +302,11 @@ fn service_path(text: &str, path: &Path, errors: &mut ErrorList) {
         return;
     }
     let mut invalid = |why: String| errors.push(FieldError::invalid(path, text, why));
-    let rest = if let Some(rest) = text.strip_prefix('/') {
-        rest
-    } else {
+    if !text.starts_with('/') {
         invalid("must start with a '/'".to_owned());
-        let mut characters = text.chars();
-        characters.next();
-        characters.as_str()
-    };
-    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    }
+    let rest = text.chars().skip(1).collect::<String>();
+    let rest = rest.strip_suffix('/').unwrap_or(&rest);
     for (i, segment) in rest.split('/').enumerate() {
         if segment.is_empty() {
             invalid(format!("segment[{i}] may not be empty"));
