@@ -126,8 +126,10 @@ impl Mask<'_> {
             out = out.replace(self.name, "NAME");
         }
         let word = |c: char| c.is_ascii_alphanumeric();
-        for prefix in ["kube-api-access-", &self.generate_name] {
-            out = mask_after(&out, prefix, word, "XXXXX");
+        out = mask_after(&out, "kube-api-access-", word, "XXXXX");
+        // a dot alone stands in every version
+        if self.generate_name != "." {
+            out = mask_after(&out, &self.generate_name, word, "XXXXX");
         }
         let digit = |c: char| c.is_ascii_digit();
         let versions = [

@@ -116,7 +116,7 @@ impl Side {
 
     fn remember(&mut self, request: &Request, code: u16, body: &Value) {
         let uid = body["metadata"]["uid"].as_str().unwrap_or_default();
-        let other_kinds = ["Scale", "Table", "PartialObjectMetadata", "Status"];
+        let other_kinds = ["Table", "PartialObjectMetadata", "Status"];
         let is_other = other_kinds.iter().any(|kind| body["kind"] == *kind);
         if code >= 300 || uid.is_empty() || is_other || request.path.contains("dryRun") {
             return;
@@ -124,7 +124,10 @@ impl Side {
         self.uid = uid.to_owned();
         let version = body["metadata"]["resourceVersion"].as_str();
         self.version = version.unwrap_or_default().to_owned();
-        self.stored = Some(body.clone());
+        // A scale has the object's version, which a scale to what it has moves in kube-apiserver only.
+        if body["kind"] != "Scale" {
+            self.stored = Some(body.clone());
+        }
     }
 }
 

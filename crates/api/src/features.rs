@@ -57,6 +57,11 @@ pub const GANG_SCHEDULING: &str = "GangScheduling";
 /// Extended resources that are served by device classes.
 pub const EXTENDED_RESOURCE: &str = "DRAExtendedResource";
 
+/// Containers with CPUs of their own have no quota of CPU time.
+pub const UNTHROTTLED: &str = "DisableCPUQuotaWithExclusiveCPUs";
+/// The podresources API lists pods that may hold something, and no others.
+pub const LIST_ACTIVE: &str = "KubeletPodResourcesListUseActivePods";
+
 /// Gates that need another one, of those that can be switched.
 const DEPENDENCIES: &[(&str, &str)] = &[(GANG_SCHEDULING, GENERIC_WORKLOAD)];
 
@@ -109,6 +114,12 @@ pub enum FeatureError {
         /// What it was to be set to.
         value: String,
     },
+    /// Kubernetes lets one switch it off.
+    #[error(
+        "cannot set feature gate {0} to false: Kubernetes has a switch for the feature, in davit it is always on \
+         (`davit features`)"
+    )]
+    AlwaysOn(String),
     /// The gate cannot be switched.
     #[error("cannot set feature gate {name} to {to}, feature is locked to {}", !to)]
     Locked {
@@ -211,6 +222,9 @@ impl Features {
         let gate = gate.ok_or_else(|| FeatureError::Unknown(name.to_owned()))?;
         match gate.effect {
             Effect::Switched => self.switch(gate, on),
+            Effect::Always if !on && gate.stage != Stage::Ga => {
+                return Err(FeatureError::AlwaysOn(name.to_owned()));
+            }
             Effect::Always if !on => {
                 return Err(FeatureError::Locked {
                     name: name.to_owned(),
@@ -338,6 +352,19 @@ mod tests {
             fault("DRAAdminAccess=false"),
             "cannot set feature gate DRAAdminAccess to false, feature is locked to true"
         );
+        // Kubernetes has a switch for it.
+        for gate in [
+            "PodLevelResources",
+            "InPlacePodLevelResourcesVerticalScaling",
+        ] {
+            assert_eq!(
+                fault(&format!("{gate}=false")),
+                format!(
+                    "cannot set feature gate {gate} to false: Kubernetes has a switch for the feature, in davit it is always on \
+                     (`davit features`)"
+                )
+            );
+        }
         Features::default().set_all("DRAAdminAccess=true").unwrap();
         assert_eq!(
             fault("GangScheduling=true"),

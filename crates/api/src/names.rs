@@ -21,8 +21,6 @@ const DNS1123_LABEL_MSG: &str = "a lowercase RFC 1123 label must consist of lowe
 const DNS1123_SUBDOMAIN_FMT: &str =
     "[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
 const DNS1123_SUBDOMAIN_MSG: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character";
-const CASELESS_SUBDOMAIN_FMT: &str =
-    "[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\\.[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*";
 const CASELESS_SUBDOMAIN_MSG: &str = "an RFC 1123 subdomain must consist of alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character";
 const DNS1035_LABEL_FMT: &str = "[a-z]([-a-z0-9]*[a-z0-9])?";
 const DNS1035_LABEL_MSG: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character";
@@ -112,6 +110,32 @@ pub fn check_dns1123_subdomain(value: &str) -> Vec<String> {
     errors
 }
 
+/// Like [`check_dns1123_subdomain`], in the words of declared formats
+/// (`k8s-long-name` of <https://kubernetes.io/docs/reference/using-api/declarative-validation/>).
+pub fn check_long_name(value: &str) -> Vec<String> {
+    in_bytes(check_dns1123_subdomain(value), SUBDOMAIN_MAX)
+}
+
+/// Like [`check_dns1123_label`], in the words of declared formats (`k8s-short-name`).
+pub fn check_short_name(value: &str) -> Vec<String> {
+    in_bytes(check_dns1123_label(value), LABEL_MAX)
+}
+
+/// Like [`check_dns1123_subdomain_caseless`], in the words of declared formats (`k8s-long-name-caseless`).
+pub fn check_long_name_caseless(value: &str) -> Vec<String> {
+    in_bytes(check_dns1123_subdomain_caseless(value), SUBDOMAIN_MAX)
+}
+
+/// Lengths are told in bytes where rules are declared, in characters elsewhere.
+fn in_bytes(mut faults: Vec<String>, max: usize) -> Vec<String> {
+    for fault in &mut faults {
+        if *fault == too_many_characters(max) {
+            *fault = too_long_text(max);
+        }
+    }
+    faults
+}
+
 /// Like [`check_dns1123_subdomain`] with upper case allowed (driver names).
 pub fn check_dns1123_subdomain_caseless(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
@@ -121,8 +145,8 @@ pub fn check_dns1123_subdomain_caseless(value: &str) -> Vec<String> {
     if !is_dns1123_subdomain(&value.to_ascii_lowercase()) {
         errors.push(regex_text(
             CASELESS_SUBDOMAIN_MSG,
-            CASELESS_SUBDOMAIN_FMT,
-            &["example.com"],
+            DNS1123_SUBDOMAIN_FMT,
+            &["Example.com"],
         ));
     }
     errors
@@ -370,6 +394,8 @@ pub enum NameRule {
     Label1035,
     /// [`check_path_segment`].
     PathSegment,
+    /// [`check_long_name`], and what names are generated from is not looked at.
+    LongName,
     /// The kind has a rule of its own.
     Own,
 }
@@ -386,6 +412,8 @@ impl NameRule {
             NameRule::Subdomain => check_dns1123_subdomain(&masked),
             NameRule::Label => check_dns1123_label(&masked),
             NameRule::Label1035 => check_dns1035_label(&masked),
+            NameRule::LongName if prefix => Vec::new(),
+            NameRule::LongName => check_long_name(name),
             NameRule::Own => Vec::new(),
             NameRule::PathSegment if prefix => check_path_segment_prefix(name),
             NameRule::PathSegment => check_path_segment(name),

@@ -34,6 +34,7 @@ pub(crate) struct Compute {
     pub(crate) places: Vec<NumaPlace>,
     pub(crate) topology: Policy,
     pub(crate) pod_scope: bool,
+    throttle_exclusive: bool,
     cpu: Option<CpuPolicy>,
     /// The machine with nothing given out.
     memory: Option<MemoryState>,
@@ -62,8 +63,10 @@ pub(crate) enum ComputeError {
 pub struct ComputeOptions {
     /// For `cpuset_cpus`; empty where the node does not set it.
     pub cpus: CpuSet,
-    /// Whether `cpus` are for this container alone. It has no CFS quota then.
+    /// Whether `cpus` are for this container alone.
     pub exclusive: bool,
+    /// Whether it has no CFS quota.
+    pub unthrottled: bool,
     /// NUMA nodes for `cpuset_mems`; empty where the node does not set it.
     pub mems: Vec<u32>,
 }
@@ -94,6 +97,7 @@ impl Compute {
             places: places(&settings.hardware),
             topology: settings.topology,
             pod_scope: settings.pod_scope,
+            throttle_exclusive: settings.throttle_exclusive,
             cpu: settings.cpu_policy()?,
             memory: settings.memory_state()?,
             pending: Mutex::default(),
@@ -140,6 +144,7 @@ impl Compute {
         ComputeOptions {
             cpus: if exclusive { cpus } else { self.shared(table) },
             exclusive,
+            unthrottled: exclusive && !self.throttle_exclusive,
             mems,
         }
     }
@@ -172,7 +177,7 @@ impl ComputeOptions {
             let nodes: Vec<String> = self.mems.iter().map(u32::to_string).collect();
             resources.cpuset_mems = nodes.join(",");
         }
-        if self.exclusive {
+        if self.unthrottled {
             // Throttling would take back what exclusive CPUs give (kubernetes issue 70585).
             resources.cpu_quota = -1;
         }

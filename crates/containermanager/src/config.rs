@@ -54,6 +54,8 @@ pub struct Config {
     pub dra: Option<dra::Options>,
     /// Takes CSI drivers in; without it they are refused.
     pub csi: Option<Arc<dyn PluginHandler>>,
+    /// The podresources socket lists pods that have ended, too.
+    pub list_ended: bool,
     /// How many calls the podresources socket takes.
     pub podresources_rate: Rate,
 }
@@ -73,6 +75,7 @@ impl Config {
             resources: Settings::default(),
             dra: None,
             csi: None,
+            list_ended: false,
             podresources_rate: Rate::default(),
         }
     }

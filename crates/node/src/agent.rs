@@ -33,6 +33,7 @@ use crate::shutdown;
 use crate::status_manager::StatusManager;
 use crate::users::UserRanges;
 use crate::worker_input::WorkerInputs;
+use davit_api::features::LIST_ACTIVE;
 use davit_client::{EventRecorder, Informer};
 use davit_containermanager::compute::PinnedContainer;
 use davit_containermanager::dra::{self, ApiClaims};
@@ -315,6 +316,7 @@ impl NodeAgent {
         let registrar = Arc::new(registrar);
         let config = DeviceConfig {
             plugin_wait: options.plugin_wait,
+            list_ended: !options.features.is_on(LIST_ACTIVE),
             podresources_rate: options.podresources_rate,
             resources,
             dra: Some(dra_options(&client, &options)),

@@ -108,9 +108,9 @@ impl Context {
         groups.ensure(pod, self.is_unthrottled(pod))
     }
 
-    /// Whether a container of the pod has CPUs to itself.
+    /// Whether a container of the pod has CPUs to itself, and therefore no quota.
     pub(crate) fn is_unthrottled(&self, pod: &Pod) -> bool {
-        let holds = |name: &str| self.devices.compute_options(pod.uid(), name).exclusive;
+        let holds = |name: &str| self.devices.compute_options(pod.uid(), name).unthrottled;
         pod.all_containers()
             .iter()
             .any(|(_, container)| holds(&container.name))

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use davit_api::features::Features;
+use davit_api::features::{self, Features};
 use davit_api::quantity::Quantity;
 use davit_topology::cpu::CpuOptions;
 use davit_topology::memory::{MEMORY, MemoryAmounts};
@@ -450,6 +450,7 @@ impl KubeletConfig {
                 .get("cpu")
                 .and_then(|n| u64::try_from(*n).ok())
                 .unwrap_or(0),
+            throttle_exclusive: !self.features()?.is_on(features::UNTHROTTLED),
             reconcile_period: self.reconcile_period()?,
             memory,
             node_reserved,

@@ -61,6 +61,8 @@ pub struct NodeOptions {
     pub healthz: Option<SocketAddr>,
     /// Certificate chain and key (PEM) of the node server; a self-signed one is made when not given.
     pub serving_certificate: Option<(Vec<u8>, Vec<u8>)>,
+    /// The files it and its key were read from, where a configuration names them.
+    pub serving_files: Option<[PathBuf; 2]>,
     /// Ask for the certificate of the node server by CertificateSigningRequest (`serverTLSBootstrap`).
     pub server_tls_bootstrap: bool,
     /// More labels of the node.
@@ -153,6 +155,7 @@ impl NodeOptions {
             access: AccessOptions::default(),
             healthz: None,
             serving_certificate: None,
+            serving_files: None,
             server_tls_bootstrap: false,
             labels: BTreeMap::new(),
             annotations: BTreeMap::new(),

@@ -9,6 +9,7 @@ use davit_api::field::{self, ErrorList, FieldError, Path};
 use davit_api::kinds::{
     Field, FieldType, ListType, TypeBody, TypeDef, TypeId, TypeTable, Validation,
 };
+use davit_api::names;
 use davit_api::status::MOST_CAUSES;
 use serde_json::Value;
 
@@ -34,6 +35,10 @@ pub fn validate_update(types: &TypeTable, root: TypeId, new: &Value, old: &Value
     walk.value(&FieldType::Named(root), new, Some(old), &Path::root());
     walk.errors
 }
+
+/// Enumerations that descriptions of the API state and nobody holds against a value: of what nothing has written since
+/// phases of nodes were given up.
+const DESCRIBED_ONLY: [&str; 1] = ["core/v1.NodePhase"];
 
 struct Walk<'t> {
     types: &'t TypeTable,
@@ -114,6 +119,7 @@ impl<'t> Walk<'t> {
     fn check_enum(&mut self, id: TypeId, value: &Value, path: &Path) {
         let TypeDef {
             body: TypeBody::Alias { of, values, closed },
+            name,
             ..
         } = self.types.get(id)
         else {
@@ -126,7 +132,11 @@ impl<'t> Walk<'t> {
             return;
         };
         // An empty value is a missing one, which is for each kind to judge.
-        if *closed && !text.is_empty() && !values.iter().any(|v| v == text) {
+        if *closed
+            && !DESCRIBED_ONLY.contains(&&**name)
+            && !text.is_empty()
+            && !values.iter().any(|v| v == text)
+        {
             let mut supported: Vec<&str> = values.iter().map(|v| &**v).collect();
             supported.sort_unstable();
             self.errors
@@ -180,6 +190,11 @@ impl<'t> Walk<'t> {
             && text.len() > max
         {
             self.errors.push(FieldError::too_long(path, max));
+        }
+        let pool = limits.format.as_deref() == Some(format::POOL_NAME);
+        if pool && text.len() > names::SUBDOMAIN_MAX {
+            self.errors
+                .push(FieldError::too_long(path, names::SUBDOMAIN_MAX));
         }
         if let Some(name) = &limits.format {
             self.errors

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::fields::{choice, not_negative, optional_choice, required};
 use super::json::{at, bool_at, has, int_at, list_at, repeats, str_at};
-use super::{fields, resources, volumes};
+use super::{app_armor, fields, resources, volumes};
 
 /// The fault of init containers that releases before 1.36 let in.
 pub(super) const INIT_RESTARTS: &str =
@@ -587,14 +587,16 @@ fn init(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
 }
 
 fn ephemeral(c: &Value, containers: &HashSet<&str>, path: &Path, errors: &mut ErrorList) {
-    const NOT_ALLOWED: [&str; 7] = [
+    const NOT_ALLOWED: [&str; 9] = [
         "ports",
         "livenessProbe",
         "readinessProbe",
         "startupProbe",
         "lifecycle",
         "resources",
+        "resizePolicy",
         "restartPolicy",
+        "restartPolicyRules",
     ];
     for key in NOT_ALLOWED {
         if !super::json::is_empty(at(c, &[key])) {
@@ -647,6 +649,11 @@ fn security_context(context: &Value, scope: &Scope<'_>, path: &Path, errors: &mu
     seccomp(
         at(context, &["seccompProfile"]),
         &path.child("seccompProfile"),
+        errors,
+    );
+    app_armor::profile(
+        at(context, &["appArmorProfile"]),
+        &path.child("appArmorProfile"),
         errors,
     );
 }

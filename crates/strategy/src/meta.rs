@@ -29,7 +29,10 @@ pub(super) fn name_rule(group: &str, kind: &str) -> NameRule {
         | ("apiregistration.k8s.io", "APIService")
         | ("policy", "PodDisruptionBudget")
         | ("", "ComponentStatus") => NameRule::PathSegment,
-        ("networking.k8s.io", "IPAddress") => NameRule::Own,
+        ("resource.k8s.io", "DeviceClass") | ("", "ReplicationController") => NameRule::LongName,
+        ("networking.k8s.io", "IPAddress") | ("internal.apiserver.k8s.io", "StorageVersion") => {
+            NameRule::Own
+        }
         _ => NameRule::Subdomain,
     }
 }
@@ -325,7 +328,7 @@ fn finalizers(kind: &KindInfo, finalizers: &[Value], path: &Path, errors: &mut E
 /// Whether finalizers of a kind need a domain before their name. Custom kinds, those of the API server itself and disruption
 /// budgets take others, too.
 fn has_qualified_finalizers(kind: &KindInfo) -> bool {
-    const GROUPS: [&str; 16] = [
+    const GROUPS: [&str; 15] = [
         "",
         "apps",
         "autoscaling",
@@ -336,7 +339,6 @@ fn has_qualified_finalizers(kind: &KindInfo) -> bool {
         "flowcontrol.apiserver.k8s.io",
         "internal.apiserver.k8s.io",
         "networking.k8s.io",
-        "node.k8s.io",
         "rbac.authorization.k8s.io",
         "resource.k8s.io",
         "scheduling.k8s.io",

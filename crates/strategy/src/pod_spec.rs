@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::containers::{Scope, seccomp, user_id};
 use super::fields::{choice, one_of, optional_choice};
 use super::json::{at, bool_at, has, int_at, list_at, str_at};
-use super::{containers, meta, resources, scheduling, volumes};
+use super::{app_armor, containers, meta, resources, scheduling, volumes};
 
 const LONGEST_HOSTNAME: usize = 64;
 
@@ -61,7 +61,7 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
     deadlines(spec, path, errors);
     gates(spec, path, errors);
     host_aliases(spec, path, errors);
-    resources::list(at(spec, &["overhead"]), &path.child("overhead"), errors);
+    resources::overhead(at(spec, &["overhead"]), &path.child("overhead"), errors);
     let policies = ["Never", "PreemptLowerPriority"];
     optional_choice(spec, "preemptionPolicy", &policies, path, errors);
     let os = at(spec, &["os"]);
@@ -99,7 +99,10 @@ pub(super) fn new_faults(
 pub(super) fn validate_template(template: &Value, path: &Path, errors: &mut ErrorList) {
     meta::template(at(template, &["metadata"]), path, errors);
     let spec = at(template, &["spec"]);
+    let at_annotations = path.child("annotations");
     let path = path.child("spec");
+    let paths = [&at_annotations, &path];
+    app_armor::annotations(at(template, &["metadata"]), spec, paths, errors);
     validate(spec, false, &path, errors);
     if !list_at(spec, &["ephemeralContainers"]).is_empty() {
         let why = "ephemeral containers not allowed in pod template";
@@ -218,6 +221,11 @@ fn security_context(spec: &Value, path: &Path, errors: &mut ErrorList) {
     seccomp(
         at(context, &["seccompProfile"]),
         &path.child("seccompProfile"),
+        errors,
+    );
+    app_armor::profile(
+        at(context, &["appArmorProfile"]),
+        &path.child("appArmorProfile"),
         errors,
     );
     if bool_at(spec, &["hostPID"]) && bool_at(spec, &["shareProcessNamespace"]) {

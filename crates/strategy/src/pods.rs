@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::json::{
     at, bool_at, has, int_at, is_empty, keep, list_at, object_mut, remove, same, set, str_at,
 };
-use super::{KindInfo, Strategy, access, meta, pod_defaults, pod_spec, scheduling};
+use super::{KindInfo, Strategy, access, app_armor, meta, pod_defaults, pod_spec, scheduling};
 
 pub(super) use warnings::spec_warnings;
 
@@ -47,6 +47,7 @@ impl Strategy for Pod {
         }
         set(obj, "status", status);
         scheduling::merge_label_keys(obj);
+        app_armor::from_annotations(obj);
     }
 
     fn prepare_for_update(&self, new: &mut Value, old: &Value) {
@@ -74,6 +75,9 @@ impl Strategy for Pod {
             errors.push(FieldError::forbidden(&path.child("nodeName"), why));
         }
         mirror(obj, &mut errors);
+        let at_annotations = Path::new("metadata").child("annotations");
+        let metadata = at(obj, &["metadata"]);
+        app_armor::annotations(metadata, spec, [&at_annotations, &path], &mut errors);
         errors
     }
 
@@ -81,6 +85,7 @@ impl Strategy for Pod {
         let mut errors = meta::validate_update(&self.0, new, old);
         spec_update(new, old, &mut errors);
         mirror_update(new, old, &mut errors);
+        app_armor::annotations_update(new, old, &mut errors);
         update(new, old, &mut errors);
         errors
     }
@@ -103,6 +108,7 @@ impl Strategy for Pod {
     fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         mirror_update(new, old, &mut errors);
+        app_armor::annotations_update(new, old, &mut errors);
         status_update(new, old, &mut errors);
         errors
     }

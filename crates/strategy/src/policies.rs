@@ -298,7 +298,7 @@ fn mutations(spec: &Value, env: &Env, path: &Path, errors: &mut ErrorList) {
         };
         if has(mutation, &[other]) {
             let why = format!("must not be specified when patchType is {kind}");
-            let value = mutation[other].clone();
+            let value = format!("{{{other}}}");
             errors.push(FieldError::invalid(&path.child(other), value, why));
         }
         if !has(mutation, &[field]) {

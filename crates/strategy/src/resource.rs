@@ -10,9 +10,10 @@ use serde_json::Value;
 
 pub use claims::admin_requests;
 
+use super::fields::required;
 use super::json::{
-    at, at_mut, default, default_nonzero, has, int_at, is_empty, list_at, list_mut, remove, same,
-    set, str_at,
+    at, at_mut, default, default_nonzero, has, is_empty, list_at, list_mut, remove, same, set,
+    str_at,
 };
 use super::storage::Fixed;
 use super::{Generic, KindInfo, Strategy, access, meta, status_conditions};
@@ -343,21 +344,13 @@ impl Strategy for PoolStatusRequest {
 
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(self.kind(), obj);
-        let path = Path::new("spec");
-        parts::driver_name(
-            str_at(obj, &["spec", "driver"]),
-            &path.child("driver"),
+        // What they must look like is in the table of kinds.
+        required(
+            at(obj, &["spec"]),
+            "driver",
+            &Path::new("spec"),
             &mut errors,
         );
-        if has(obj, &["spec", "poolName"]) {
-            let name = str_at(obj, &["spec", "poolName"]);
-            parts::pool_name(name, &path.child("poolName"), &mut errors);
-        }
-        let limit = int_at(obj, &["spec", "limit"]).unwrap_or(0);
-        if !(1..=1000).contains(&limit) {
-            let fault = "must be between 1 and 1000, inclusive";
-            errors.push(FieldError::invalid(&path.child("limit"), limit, fault));
-        }
         errors
     }
 
@@ -376,37 +369,16 @@ impl Strategy for PoolStatusRequest {
     }
 }
 
-/// What a request about pools was answered.
+/// What a request about pools was answered. Numbers and how names look are in the table of kinds.
 fn answer(status: &Value, errors: &mut ErrorList) {
-    const COUNTS: [(&str, i64); 6] = [
-        ("generation", 0),
-        ("resourceSliceCount", 1),
-        ("totalDevices", 0),
-        ("allocatedDevices", 0),
-        ("availableDevices", 0),
-        ("unavailableDevices", 0),
-    ];
     let path = Path::new("status");
-    at_least(status, "poolCount", 0, &path, errors);
     for (i, pool) in list_at(status, &["pools"]).iter().enumerate() {
         let path = path.child("pools").index(i);
-        let [driver, name] = ["driver", "poolName"].map(|key| str_at(pool, &[key]));
-        parts::driver_name(driver, &path.child("driver"), errors);
-        parts::pool_name(name, &path.child("poolName"), errors);
-        for (count, least) in COUNTS {
-            at_least(pool, count, least, &path, errors);
-        }
+        required(pool, "driver", &path, errors);
+        required(pool, "poolName", &path, errors);
     }
     let conditions = list_at(status, &["conditions"]);
     status_conditions::validate(conditions, &path.child("conditions"), errors);
-}
-
-fn at_least(of: &Value, count: &str, least: i64, path: &Path, errors: &mut ErrorList) {
-    let given = int_at(of, &[count]).filter(|given| *given < least);
-    if let Some(given) = given {
-        let fault = format!("must be greater than or equal to {least}");
-        errors.push(FieldError::invalid(&path.child(count), given, fault));
-    }
 }
 
 struct Slice(KindInfo);

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use davit_api::quantity::Quantity;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::json::{at, entries_at, list_at, str_at};
 use super::pod_defaults::{effective, supported_at_pod_level};
@@ -134,13 +134,10 @@ pub(super) fn amount(resource: &str, value: &Value, path: &Path, errors: &mut Er
     }
 }
 
-/// Faults of a list of resources and amounts (capacity, overhead, quota).
-pub(super) fn list(list: &Value, path: &Path, errors: &mut ErrorList) {
-    for (resource, value) in entries_at(list, &[]) {
-        let path = path.key(resource);
-        name(resource, &path, errors);
-        amount(resource, value, &path, errors);
-    }
+/// Faults of what a pod takes besides its containers, which is held against what limits of containers are.
+pub(super) fn overhead(overhead: &Value, path: &Path, errors: &mut ErrorList) {
+    let limits = json!({ "limits": overhead });
+    container(&limits, &HashSet::new(), path, errors);
 }
 
 /// What a claim is that a container uses.
@@ -314,10 +311,19 @@ fn requirements(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::testing::faults;
+
+    #[test]
+    fn overhead_is_a_limit() {
+        let pod = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {
+            "overhead": {"k": "1"}, "containers": [{"name": "c", "image": "i"}]}});
+        let at = "spec.overhead.limits[k]: Invalid value: \"k\": must be a standard resource";
+        assert_eq!(
+            faults("", "v1", "Pod", &pod),
+            format!("{at} type or fully qualified\n{at} for containers")
+        );
+    }
 
     /// Quotas count what the pod asks for as a whole, where it does.
     #[test]

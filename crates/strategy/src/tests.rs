@@ -444,6 +444,25 @@ fn restart_rules_are_checked() {
 }
 
 #[test]
+fn ephemeral_containers_have_no_rules_of_their_own() {
+    let of = |container: Value| {
+        let pod = pod(|p| p["spec"]["ephemeralContainers"] = json!([container]));
+        faults("", "v1", "Pod", &pod)
+    };
+    let found = of(json!({"name": "e", "image": "i",
+        "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
+        "restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}]}));
+    let at = "spec.ephemeralContainers";
+    let why = "Forbidden: cannot be set for an Ephemeral Container";
+    assert_eq!(
+        found,
+        format!(
+            "{at}[0].resizePolicy: {why}\n{at}[0].restartPolicyRules: {why}\n{at}: Forbidden: cannot be set on create"
+        )
+    );
+}
+
+#[test]
 fn a_pod_says_by_keys_what_stands_in_its_selectors() {
     let term = json!({"topologyKey": "k", "labelSelector": {"matchLabels": {"a": "b"}}, "matchLabelKeys": ["a"], "mismatchLabelKeys": ["c"]});
     let mut pod = json!({"metadata": {"name": "p", "namespace": "d", "labels": {"a": "1", "c": "2"}}, "spec": {

@@ -3,7 +3,7 @@
 
 use super::{
     EXTENDED_RESOURCE, Effect, GANG_SCHEDULING, GENERIC_WORKLOAD, GRANULAR_STATUS, Gate,
-    LIST_ATTRIBUTES, Stage,
+    LIST_ACTIVE, LIST_ATTRIBUTES, Stage, UNTHROTTLED,
 };
 
 /// What can be switched.
@@ -143,7 +143,7 @@ pub(super) const GATES: &[Gate] = &[
     built_in("DevicePluginCDIDevices", Stage::Ga),
     built_in("DevicePlugins", Stage::Ga),
     inner("DisableAllocatorDualWrite", Stage::Ga, true),
-    built_in("DisableCPUQuotaWithExclusiveCPUs", Stage::Deprecated),
+    gate(UNTHROTTLED, Stage::Deprecated, true),
     inner("DisableNodeKubeProxyVersion", Stage::Deprecated, true),
     built_in("DynamicResourceAllocation", Stage::Ga),
     missing("EnvFiles", Stage::Beta, true),
@@ -194,7 +194,7 @@ pub(super) const GATES: &[Gate] = &[
     built_in("KubeletPodResourcesDynamicResources", Stage::Ga),
     built_in("KubeletPodResourcesGet", Stage::Ga),
     built_in("KubeletPodResourcesGetAllocatable", Stage::Ga),
-    built_in("KubeletPodResourcesListUseActivePods", Stage::Deprecated),
+    gate(LIST_ACTIVE, Stage::Deprecated, true),
     inner(
         "KubeletRegistrationGetOnExistsOnly",
         Stage::Deprecated,

@@ -23,6 +23,8 @@ pub struct Settings {
     pub reserved_cpus: Option<CpuSet>,
     /// CPU of `kubeReserved` and `systemReserved` together, in thousandths.
     pub reserved_cpu_millis: u64,
+    /// Containers with CPUs for themselves have a CFS quota like all others.
+    pub throttle_exclusive: bool,
     /// How often the CPU sets of running containers are looked at without a reason.
     pub reconcile_period: Duration,
     /// `reservedMemory` for the memory manager's policy `Static`; `None` is the policy `None`.
@@ -45,6 +47,7 @@ impl Default for Settings {
             cpu: None,
             reserved_cpus: None,
             reserved_cpu_millis: 0,
+            throttle_exclusive: false,
             reconcile_period: Duration::from_secs(10),
             memory: None,
             node_reserved: MemoryAmounts::new(),

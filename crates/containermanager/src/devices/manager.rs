@@ -569,6 +569,24 @@ impl Manager {
         self.pods.ending_pods()
     }
 
+    /// Pods that List tells of: all of the node where it is not to leave out those that have ended.
+    pub(crate) fn listed_pods(&self) -> Vec<Arc<Pod>> {
+        let mut pods = self.active_pods();
+        if self.config.list_ended {
+            let known: BTreeSet<String> =
+                pods.iter().filter_map(|p| p.metadata.uid.clone()).collect();
+            let mut all = self.pods.all_pods();
+            all.retain(|pod| {
+                !pod.metadata
+                    .uid
+                    .as_ref()
+                    .is_some_and(|uid| known.contains(uid))
+            });
+            pods.append(&mut all);
+        }
+        pods
+    }
+
     /// Pods that may hold something. Until the pods of the node are known after a start, those of the allocation log
     /// are among them: a device never seems free while it has an owner.
     pub(crate) fn active_pods(&self) -> Vec<Arc<Pod>> {

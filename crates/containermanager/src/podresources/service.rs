@@ -75,7 +75,7 @@ impl Service {
 
     pub(super) async fn list(&self) -> Bytes {
         self.manager.free_inactive().await;
-        let pods = self.manager.active_pods();
+        let pods = self.manager.listed_pods();
         let print = fingerprint(&pods);
         // The number first: a change in between makes the next call encode anew.
         let allocations = self.manager.ledger.generation();

@@ -113,6 +113,27 @@ async fn items_116_117_118_exclusive_cpus_and_the_shared_pool() {
     assert_eq!(options(&node, "c", "main").cpus.to_string(), "0-7");
 }
 
+/// Without the gate `DisableCPUQuotaWithExclusiveCPUs`.
+#[tokio::test]
+async fn exclusive_cpus_have_a_quota_where_that_is_wanted() {
+    let edit = machine(PolicyKind::None);
+    let node = Node::start_with(move |config| {
+        edit(config);
+        config.resources.throttle_exclusive = true;
+    })
+    .await;
+    node.admit(&exclusive("a", 2, 1, 0)).await.unwrap();
+    let mut resources = LinuxContainerResources {
+        cpu_quota: 200_000,
+        ..LinuxContainerResources::default()
+    };
+    options(&node, "a", "main").apply(&mut resources);
+    assert_eq!(
+        (resources.cpu_quota, &*resources.cpuset_cpus),
+        (200_000, "1-2")
+    );
+}
+
 #[tokio::test]
 async fn what_was_given_survives_a_restart_and_is_shown() {
     let edit = machine(PolicyKind::BestEffort);

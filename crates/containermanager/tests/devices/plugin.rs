@@ -464,9 +464,9 @@ impl Registration for Plugin {
     }
 }
 
-/// The pods of the node: those that were admitted and not finished.
+/// The pods of the node: those that were admitted and not finished, and those that were.
 #[derive(Default)]
-pub(crate) struct Pods(Mutex<BTreeMap<String, Arc<Pod>>>);
+pub(crate) struct Pods(Mutex<BTreeMap<String, Arc<Pod>>>, Mutex<Vec<Arc<Pod>>>);
 
 impl ActivePods for Pods {
     fn ending_pods(&self) -> std::collections::BTreeSet<String> {
@@ -483,7 +483,9 @@ impl ActivePods for Pods {
     }
 
     fn all_pods(&self) -> Vec<Arc<Pod>> {
-        self.active_pods()
+        let mut pods = self.active_pods();
+        pods.extend(self.1.lock().iter().cloned());
+        pods
     }
 }
 
@@ -588,7 +590,8 @@ impl Node {
     /// The pod has ended; its devices are freed now or left to be found.
     pub(crate) async fn finish(&self, pod: &Pod, release: bool) {
         let uid = pod.metadata.uid.clone().unwrap();
-        self.pods.0.lock().remove(&uid);
+        let ended = self.pods.0.lock().remove(&uid);
+        self.pods.1.lock().extend(ended);
         self.manager.sources_ready();
         if release {
             self.manager.release(&uid).await;

@@ -23,6 +23,21 @@ fn metrics(node: &Node) -> String {
     text
 }
 
+/// Without the gate `KubeletPodResourcesListUseActivePods`.
+#[tokio::test]
+async fn pods_that_have_ended_are_listed_where_that_is_wanted() {
+    for list_ended in [false, true] {
+        let node = Node::start_with(|config| config.list_ended = list_ended).await;
+        node.admit(&pod("a", &[])).await.unwrap();
+        node.admit(&pod("b", &[])).await.unwrap();
+        node.finish(&pod("a", &[]), true).await;
+        let listed = list(&node).await;
+        let names: Vec<_> = listed.iter().map(|p| &*p.name).collect();
+        let wanted: &[&str] = if list_ended { &["a", "b"] } else { &["b"] };
+        assert_eq!(names, wanted);
+    }
+}
+
 #[tokio::test]
 async fn items_126_to_132_podresources() {
     let node = Node::start().await;

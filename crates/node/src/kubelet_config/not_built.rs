@@ -1,12 +1,14 @@
 //! The fields of the API that cannot be set here yet.
 
+use std::ops::RangeInclusive;
+
 use serde_json::Value;
 
 /// Each with the value (JSON) that says what this agent does anyway, if there is one.
 const NOT_BUILT: &[(&str, &str)] = &[
     ("cgroupsPerQOS", "true"),
     ("configMapAndSecretChangeDetectionStrategy", ""),
-    ("containerLogMaxWorkers", ""),
+    ("containerLogMaxWorkers", "1"),
     ("containerLogMonitorInterval", ""),
     ("contentType", ""),
     ("cpuCFSQuota", "true"),
@@ -72,6 +74,22 @@ const NOT_BUILT: &[(&str, &str)] = &[
     ("userNamespaces", ""),
 ];
 
+/// What else such a field may say, because here it comes to the same: no limit, where there is none; the score that the process
+/// has anyway; marks of packets that the kubelet itself has used no more since 1.28.
+const ALIKE: &[(&str, RangeInclusive<i64>)] = &[
+    ("eventBurst", 0..=0),
+    ("eventRecordQPS", 0..=0),
+    ("iptablesDropBit", 0..=31),
+    ("iptablesMasqueradeBit", 0..=31),
+    ("kubeAPIBurst", 0..=0),
+    ("kubeAPIQPS", 0..=0),
+    ("oomScoreAdj", 0..=0),
+    ("registryBurst", 0..=0),
+    ("registryPullQPS", 0..=0),
+];
+/// The kubelet's default: chains by whose names others tell which iptables the node has. This node has none.
+const CHAINS: &str = "makeIPTablesUtilChains";
+
 /// What this agent does anyway, field by field.
 pub(crate) fn fixed() -> impl Iterator<Item = (&'static str, Value)> {
     let fields = NOT_BUILT.iter();
@@ -85,7 +103,12 @@ pub(super) fn is_refused(name: &str, value: &Value) -> bool {
         return false;
     };
     let same = serde_json::from_str::<Value>(here).is_ok_and(|here| here == *value);
-    !same && !is_zero(value)
+    let number = value.as_i64();
+    let alike = ALIKE
+        .iter()
+        .any(|(n, range)| *n == name && number.is_some_and(|number| range.contains(&number)));
+    let chains = name == CHAINS && value.is_boolean();
+    !same && !alike && !chains && !is_zero(value)
 }
 
 /// Whether the field has no effect.

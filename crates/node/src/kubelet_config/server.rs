@@ -113,6 +113,7 @@ impl KubeletConfig {
         match (certificate, named(self.tls_private_key_file.as_ref())) {
             (None, None) => {}
             (Some(certificate), Some(key)) => {
+                options.serving_files = Some([certificate, key].map(Path::to_owned));
                 let certificate = read("tlsCertFile", certificate)?;
                 let key = read("tlsPrivateKeyFile", key)?;
                 options.serving_certificate = Some((certificate, key));

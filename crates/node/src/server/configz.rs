@@ -76,6 +76,10 @@ fn configuration(options: &NodeOptions) -> Value {
         "systemReserved": reserved(options),
         "registerWithTaints": options.taints,
     });
+    if let Some([certificate, key]) = &options.serving_files {
+        config["tlsCertFile"] = json!(certificate);
+        config["tlsPrivateKeyFile"] = json!(key);
+    }
     if let Some(path) = &options.static_pod_dir {
         config["staticPodPath"] = json!(path);
     }
@@ -270,7 +274,18 @@ topologyManagerPolicy: restricted
 topologyManagerPolicyOptions: {prefer-closest-numa-nodes: "true"}
 systemReserved: {memory: 1Gi}
 "#;
-        for text in ["", text] {
+        let dir = tempfile::tempdir().unwrap();
+        let [certificate, key] = ["c.crt", "c.key"].map(|name| dir.path().join(name));
+        for file in [&certificate, &key] {
+            std::fs::write(file, "pem").unwrap();
+        }
+        let files = json!({ "tlsCertFile": certificate, "tlsPrivateKeyFile": key });
+        let text = format!(
+            "{text}tlsCertFile: {}\ntlsPrivateKeyFile: {}\n",
+            certificate.display(),
+            key.display()
+        );
+        for text in ["", &text] {
             let given_back = |text: &str| {
                 let mut options = plain.clone();
                 let config = KubeletConfig::parse(text, Map::new()).unwrap();
@@ -279,6 +294,14 @@ systemReserved: {memory: 1Gi}
             };
             let shown = given_back(text);
             assert_eq!(given_back(&shown.to_string()), shown);
+            for file in ["tlsCertFile", "tlsPrivateKeyFile"] {
+                let wanted = if text.is_empty() {
+                    &Value::Null
+                } else {
+                    &files[file]
+                };
+                assert_eq!(&shown[file], wanted);
+            }
         }
     }
 }

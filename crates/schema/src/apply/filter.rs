@@ -59,6 +59,9 @@ impl Filter {
             | ("apiregistration.k8s.io", "apiservices", "status")
             | ("flowcontrol.apiserver.k8s.io", _, "status")
             | ("admissionregistration.k8s.io", _, "status") => except(&[METADATA, SPEC]),
+            // The status of a new group is dropped, and who gave it is its owner all the same.
+            ("scheduling.k8s.io", "podgroups", "") => Filter::All,
+            ("scheduling.k8s.io", "podgroups", "status") => except(&[METADATA, SPEC]),
             (_, _, "status") => except(&[SPEC]),
             (_, _, "") if has_status => except(&[STATUS]),
             _ => Filter::All,

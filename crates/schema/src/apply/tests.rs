@@ -277,6 +277,9 @@ fn strategies_reset_what_a_request_may_not_change() {
         filter.filter(set.clone()).to_fields_v1()
     };
     assert_eq!(left("", "pods", "").get("f:status"), None);
+    let groups = |subresource| left("scheduling.k8s.io", "podgroups", subresource);
+    assert_eq!(groups(""), set.to_fields_v1());
+    assert_eq!(groups("status"), json!({"f:status": {"f:phase": {}}}));
     assert_eq!(
         left("", "pods", "status"),
         json!({"f:metadata": {"f:labels": {"f:a": {}}}, "f:status": {"f:phase": {}}})

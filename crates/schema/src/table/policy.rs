@@ -84,7 +84,9 @@ static ROLE_BINDING: Printer = Printer {
                 .list(&["subjects"])
                 .iter()
                 .filter(|s| str_at(s, &["kind"]) == kind)
+                // Accounts have a namespace, users and groups none, whatever is written.
                 .map(|s| match str_at(s, &["namespace"]) {
+                    _ if kind != "ServiceAccount" => str_at(s, &["name"]).to_owned(),
                     "" => str_at(s, &["name"]).to_owned(),
                     namespace => format!("{namespace}/{}", str_at(s, &["name"])),
                 })

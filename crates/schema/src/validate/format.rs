@@ -2,18 +2,20 @@
 
 use davit_api::names;
 
+/// Names of pools, which are held against a length besides.
+pub(super) const POOL_NAME: &str = "k8s-resource-pool-name";
 const UUID_TEXT: &str = "must be a lowercase UUID in 8-4-4-4-12 format";
 
 /// What is wrong with a text under a format; formats that are not known allow everything.
 pub(super) fn check(format: &str, text: &str) -> Vec<String> {
     match format {
-        "k8s-short-name" => names::check_dns1123_label(text),
-        "k8s-long-name" => names::check_dns1123_subdomain(text),
-        "k8s-long-name-caseless" => names::check_dns1123_subdomain_caseless(text),
+        "k8s-short-name" => names::check_short_name(text),
+        "k8s-long-name" => names::check_long_name(text),
+        "k8s-long-name-caseless" => names::check_long_name_caseless(text),
         "k8s-label-key" => names::check_qualified_name(text),
         "k8s-path-segment-name" => names::check_path_segment(text),
         "k8s-uuid" => check_uuid(text),
-        "k8s-resource-pool-name" => check_pool_name(text),
+        POOL_NAME => check_pool_name(text),
         "k8s-resource-fully-qualified-name" => check_fully_qualified(text),
         "k8s-extended-resource-name" => check_extended_resource(text),
         _ => Vec::new(),
@@ -35,15 +37,16 @@ fn check_uuid(text: &str) -> Vec<String> {
 
 /// DNS subdomains separated by slashes.
 fn check_pool_name(text: &str) -> Vec<String> {
-    if text.is_empty() {
-        return vec![names::EMPTY.to_owned()];
+    let mut faults = Vec::new();
+    for (i, segment) in text.split('/').enumerate() {
+        let found = match segment {
+            "" => vec!["must not be empty".to_owned()],
+            _ => names::check_long_name(segment),
+        };
+        let placed = found.iter().map(|fault| format!("segment {i}: {fault}"));
+        faults.extend(placed);
     }
-    if text.len() > names::SUBDOMAIN_MAX {
-        return vec![names::too_long_text(names::SUBDOMAIN_MAX)];
-    }
-    text.split('/')
-        .flat_map(names::check_dns1123_subdomain)
-        .collect()
+    faults
 }
 
 /// A domain and a C identifier of at most 32 bytes.

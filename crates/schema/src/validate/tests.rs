@@ -31,6 +31,40 @@ fn closed_enumerations() {
 }
 
 #[test]
+fn phases_of_nodes_are_not_looked_at() {
+    assert!(new("core/v1.Node", &json!({"status": {"phase": "x"}})).is_empty());
+}
+
+#[test]
+fn names_of_pools() {
+    let of = |name: &str| {
+        let object = json!({"spec": {"driver": "d", "poolName": name, "limit": 1001}});
+        let mut found = new("resource/v1alpha3.ResourcePoolStatusRequest", &object);
+        let limit = found.pop().unwrap();
+        assert_eq!(
+            limit,
+            "spec.limit: Invalid value: 1001: must be less than or equal to 1000"
+        );
+        found
+    };
+    assert!(of("a/b.c").is_empty());
+    assert_eq!(
+        of("a//b"),
+        ["spec.poolName: Invalid value: \"a//b\": segment 1: must not be empty"]
+    );
+    let long = "a".repeat(254);
+    assert_eq!(
+        of(&long),
+        [
+            "spec.poolName: Too long: may not be more than 253 bytes".to_owned(),
+            format!(
+                "spec.poolName: Invalid value: \"{long}\": segment 0: must be no more than 253 bytes"
+            ),
+        ]
+    );
+}
+
+#[test]
 fn numbers_lists_and_formats() {
     assert_eq!(
         new(

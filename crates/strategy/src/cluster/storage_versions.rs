@@ -13,6 +13,19 @@ use super::super::{KindInfo, Strategy, meta, status_conditions};
 /// Which versions each server writes and reads of one resource.
 pub(super) struct StorageVersion(pub(super) KindInfo);
 
+/// Faults of a name, or of what one is made from; none of what is not there.
+fn name_faults(name: &str) -> Vec<String> {
+    let Some((group, resource)) = name.rsplit_once('.') else {
+        let why = "name must be in the form of <group>.<resource>".to_owned();
+        return Some(why).filter(|_| !name.is_empty()).into_iter().collect();
+    };
+    let group = names::check_dns1123_subdomain(group).into_iter();
+    let group = group.map(|why| format!("the group segment {why}"));
+    let resource = names::check_dns1035_label(resource).into_iter();
+    let resource = resource.map(|why| format!("the resource segment {why}"));
+    group.chain(resource).collect()
+}
+
 impl Strategy for StorageVersion {
     fn kind(&self) -> &KindInfo {
         &self.0
@@ -20,21 +33,10 @@ impl Strategy for StorageVersion {
 
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
-        let name = str_at(obj, &["metadata", "name"]);
-        let path = Path::new("metadata").child("name");
-        match name.rsplit_once('.') {
-            None if name.is_empty() => {}
-            None => {
-                let why = "name must be in the form of <group>.<resource>";
-                errors.push(FieldError::invalid(&path, name, why));
-            }
-            Some((group, resource)) => {
-                let group = names::check_dns1123_subdomain(group).into_iter();
-                let group = group.map(|why| format!("the group segment {why}"));
-                let resource = names::check_dns1035_label(resource).into_iter();
-                let resource = resource.map(|why| format!("the resource segment {why}"));
-                errors.extend(invalid_each(&path, name, group.chain(resource).collect()));
-            }
+        for key in ["generateName", "name"] {
+            let name = str_at(obj, &["metadata", key]);
+            let path = Path::new("metadata").child(key);
+            errors.extend(invalid_each(&path, name, name_faults(name)));
         }
         errors
     }
@@ -343,10 +345,16 @@ mod tests {
             faults(KIND.0, KIND.1, KIND.2, &named("apps.deployments")),
             ""
         );
-        let found = faults(KIND.0, KIND.1, KIND.2, &named("v1"));
-        assert!(
-            found.contains("name must be in the form of <group>.<resource>"),
-            "{found}"
+        let why = "Invalid value: \"v:1\": name must be in the form of <group>.<resource>";
+        assert_eq!(
+            faults(KIND.0, KIND.1, KIND.2, &named("v:1")),
+            format!("metadata.name: {why}")
+        );
+        let mut base = named("apps.deployments");
+        base["metadata"]["generateName"] = json!("v:1");
+        assert_eq!(
+            faults(KIND.0, KIND.1, KIND.2, &base),
+            format!("metadata.generateName: {why}")
         );
         let of = |status: Value| {
             let mut object = named("apps.deployments");

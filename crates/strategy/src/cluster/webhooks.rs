@@ -293,33 +293,27 @@ fn service(service: &Value, path: &Path, errors: &mut ErrorList) {
         let why = "port is not valid: must be between 1 and 65535, inclusive";
         errors.push(FieldError::invalid(&path.child("port"), port, why));
     }
-    let text = str_at(service, &["path"]);
+    service_path(str_at(service, &["path"]), &path.child("path"), errors);
+}
+
+/// Segments of a path. One slash at its end is none too many; what stands in the place of the first one is not looked at.
+fn service_path(text: &str, path: &Path, errors: &mut ErrorList) {
     if text.is_empty() || text == "/" {
         return;
     }
-    let path = path.child("path");
-    if text.contains("//") || !text.starts_with('/') {
-        if !text.starts_with('/') {
-            errors.push(FieldError::invalid(&path, text, "must start with a '/'"));
-        }
-        for (i, segment) in text.trim_matches('/').split('/').enumerate() {
-            if segment.is_empty() {
-                let why = format!("segment[{i}] may not be empty");
-                errors.push(FieldError::invalid(&path, text, why));
-            }
-        }
+    let mut invalid = |why: String| errors.push(FieldError::invalid(path, text, why));
+    if !text.starts_with('/') {
+        invalid("must start with a '/'".to_owned());
     }
-    let segments = text
-        .trim_start_matches('/')
-        .trim_end_matches('/')
-        .split('/');
-    for (i, segment) in segments
-        .enumerate()
-        .filter(|(_, segment)| !segment.is_empty())
-    {
+    let rest = text.chars().skip(1).collect::<String>();
+    let rest = rest.strip_suffix('/').unwrap_or(&rest);
+    for (i, segment) in rest.split('/').enumerate() {
+        if segment.is_empty() {
+            invalid(format!("segment[{i}] may not be empty"));
+            continue;
+        }
         for fault in names::check_dns1123_subdomain(segment) {
-            let why = format!("segment[{i}]: {fault}");
-            errors.push(FieldError::invalid(&path, text, why));
+            invalid(format!("segment[{i}]: {fault}"));
         }
     }
 }
@@ -367,6 +361,27 @@ mod tests {
         assert_eq!(
             faults(|hook| hook["clientConfig"]["url"] = json!("a b")).len(),
             2
+        );
+        let path = |path: &str| {
+            let service = json!({"namespace": "n", "name": "s", "path": path});
+            faults(|hook| hook["clientConfig"] = json!({ "service": service }))
+        };
+        assert!(path("/a/b.c/").is_empty() && path("/").is_empty());
+        let at = "webhooks[0].clientConfig.service.path: Invalid value";
+        assert_eq!(
+            path("//"),
+            [format!("{at}: \"//\": segment[0] may not be empty")]
+        );
+        assert_eq!(
+            path("0"),
+            [
+                format!("{at}: \"0\": must start with a '/'"),
+                format!("{at}: \"0\": segment[0] may not be empty"),
+            ]
+        );
+        assert_eq!(
+            path("/a//"),
+            [format!("{at}: \"/a//\": segment[1] may not be empty")]
         );
         assert_eq!(
             faults(|hook| hook["clientConfig"] = json!({})),

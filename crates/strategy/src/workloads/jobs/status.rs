@@ -162,7 +162,10 @@ fn times(new: &Job<'_>, old: &Job<'_>, path: &Path, errors: &mut ErrorList) {
 
 fn counters(new: &Job<'_>, old: &Job<'_>, path: &Path, errors: &mut ErrorList) {
     let mut refuse = |key: &str, fault: &str| {
-        let value = new.at(key).clone();
+        let mut value = new.at(key).clone();
+        if value.is_null() && key != "uncountedTerminatedPods" {
+            value = 0.into();
+        }
         errors.push(FieldError::invalid(&path.child(key), value, fault));
     };
     let ended_now = new.has_ended() != old.has_ended();
@@ -293,7 +296,7 @@ mod tests {
             [
                 "status.ready: Invalid value: 2: cannot set more ready pods than active",
                 "status.failed: Invalid value: 1: cannot decrease the failed counter",
-                "status.succeeded: Invalid value: null: cannot decrease the succeeded counter",
+                "status.succeeded: Invalid value: 0: cannot decrease the succeeded counter",
                 "status.failedIndexes: Invalid value: \"1\": failedIndexes and completedIndexes overlap at index: 1",
             ]
         );
