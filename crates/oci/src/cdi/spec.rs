@@ -8,6 +8,9 @@ const VERSIONS: [&str; 8] = [
     "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0",
 ];
 
+/// Edits of each sort that one device has, and one file for all of its devices: as many are looked through for each.
+pub(super) const MAX_EDITS: usize = 2048;
+
 /// The oldest version of [`VERSIONS`] that has something, by its place there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Since {
@@ -249,6 +252,9 @@ impl Edits {
     }
 
     fn check(&self) -> Result<(), String> {
+        if self.most() > MAX_EDITS {
+            return Err(format!("too many edits: more than {MAX_EDITS} of a sort"));
+        }
         let env = self.env.iter();
         let env = env.chain(self.hooks.iter().flat_map(|h| &h.env));
         for pair in env {
@@ -305,6 +311,19 @@ impl Edits {
             }
         }
         Ok(())
+    }
+
+    /// How many there are of the sort of which there are most.
+    pub(super) fn most(&self) -> usize {
+        let sizes = [
+            self.env.len(),
+            self.device_nodes.len(),
+            self.net_devices.len(),
+            self.hooks.len(),
+            self.mounts.len(),
+            self.additional_gids.len(),
+        ];
+        sizes.into_iter().max().unwrap_or(0)
     }
 
     /// Adds others after these.
