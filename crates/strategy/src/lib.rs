@@ -35,6 +35,7 @@ use davit_api::kinds;
 use serde_json::Value;
 
 mod access;
+mod app_armor;
 mod claims;
 mod cluster;
 mod conditions;

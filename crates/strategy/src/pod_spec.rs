@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::containers::{Scope, seccomp, user_id};
 use super::fields::{choice, one_of, optional_choice};
 use super::json::{at, bool_at, has, int_at, list_at, str_at};
-use super::{containers, meta, resources, scheduling, volumes};
+use super::{app_armor, containers, meta, resources, scheduling, volumes};
 
 const LONGEST_HOSTNAME: usize = 64;
 
@@ -97,8 +97,10 @@ pub(super) fn new_faults(
 
 /// Faults of a pod template.
 pub(super) fn validate_template(template: &Value, path: &Path, errors: &mut ErrorList) {
-    meta::template(at(template, &["metadata"]), path, errors);
+    let meta = at(template, &["metadata"]);
+    meta::template(meta, path, errors);
     let spec = at(template, &["spec"]);
+    app_armor::annotations(meta, spec, &path.child("metadata"), errors);
     let path = path.child("spec");
     validate(spec, false, &path, errors);
     if !list_at(spec, &["ephemeralContainers"]).is_empty() {
@@ -220,6 +222,7 @@ fn security_context(spec: &Value, path: &Path, errors: &mut ErrorList) {
         &path.child("seccompProfile"),
         errors,
     );
+    app_armor::profile(context, &path, errors);
     if bool_at(spec, &["hostPID"]) && bool_at(spec, &["shareProcessNamespace"]) {
         let fault = "ShareProcessNamespace and HostPID cannot both be enabled";
         errors.push(FieldError::invalid(

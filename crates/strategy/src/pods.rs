@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::json::{
     at, bool_at, has, int_at, is_empty, keep, list_at, object_mut, remove, same, set, str_at,
 };
-use super::{KindInfo, Strategy, access, meta, pod_defaults, pod_spec, scheduling};
+use super::{KindInfo, Strategy, access, app_armor, meta, pod_defaults, pod_spec, scheduling};
 
 pub(super) use warnings::spec_warnings;
 
@@ -47,6 +47,7 @@ impl Strategy for Pod {
         }
         set(obj, "status", status);
         scheduling::merge_label_keys(obj);
+        app_armor::settle(obj);
     }
 
     fn prepare_for_update(&self, new: &mut Value, old: &Value) {
@@ -74,6 +75,9 @@ impl Strategy for Pod {
             errors.push(FieldError::forbidden(&path.child("nodeName"), why));
         }
         mirror(obj, &mut errors);
+        let meta = at(obj, &["metadata"]);
+        app_armor::annotations(meta, spec, &Path::new("metadata"), &mut errors);
+        app_armor::disagreements(obj, &path, &mut errors);
         errors
     }
 
