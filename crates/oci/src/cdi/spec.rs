@@ -11,6 +11,9 @@ const VERSIONS: [&str; 8] = [
 /// Edits of each sort that one device has, and one file for all of its devices: as many are looked through for each.
 pub(super) const MAX_EDITS: usize = 2048;
 
+/// Bytes of a path: what is longer is none, and would be told where it is not found.
+const MAX_PATH: usize = 4096;
+
 /// The oldest version of [`VERSIONS`] that has something, by its place there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Since {
@@ -262,6 +265,9 @@ impl Edits {
                 return Err(format!("invalid environment variable {pair:?}"));
             }
         }
+        if self.paths().any(|path| path.len() > MAX_PATH) {
+            return Err(format!("a path has more than {MAX_PATH} bytes"));
+        }
         for node in &self.device_nodes {
             if node.path.is_empty() {
                 return Err("invalid (empty) device path".to_owned());
@@ -311,6 +317,18 @@ impl Edits {
             }
         }
         Ok(())
+    }
+
+    fn paths(&self) -> impl Iterator<Item = &String> {
+        let nodes = self
+            .device_nodes
+            .iter()
+            .flat_map(|n| [&n.path, &n.host_path]);
+        let mounts = self.mounts.iter();
+        let mounts = mounts.flat_map(|m| [&m.host_path, &m.container_path]);
+        nodes
+            .chain(mounts)
+            .chain(self.hooks.iter().map(|h| &h.path))
     }
 
     /// How many there are of the sort of which there are most.

@@ -114,6 +114,14 @@ fn nobody_needs_as_much_as_a_file_has_room_for() {
         let refused = with(json!({field: many(one, MAX_EDITS + 1)})).unwrap_err();
         assert!(refused.contains("too many edits"), "{refused}");
     }
+    let long = "/x".repeat(4096);
+    for edits in [
+        json!({"deviceNodes": [{"path": long}]}),
+        json!({"mounts": [{"hostPath": long, "containerPath": "/x"}]}),
+        json!({"hooks": [{"hookName": "poststop", "path": long}]}),
+    ] {
+        assert!(with(edits).unwrap_err().contains("a path has more"));
+    }
 }
 
 /// What is in files of others is told to whoever's device is not found, so that he sees why.
