@@ -59,7 +59,7 @@ impl Allocator {
         plan: &Plan,
         call: Call<'_>,
     ) -> Result<Option<Allocation>, AllocateError> {
-        let pools = self.pools(call)?;
+        let pools = self.pools(call);
         let mut search = Search::new(self, plan, &pools, call);
         if !search.run()? {
             let invalid = |p: &Arc<PoolView>| matches!(p.state, crate::pool::State::Invalid(_));
@@ -83,7 +83,7 @@ impl Allocator {
         NodeSignature::new(&self.inventory, &self.usage, plan, node)
     }
 
-    pub(crate) fn pools(&self, call: Call<'_>) -> Result<Vec<Arc<PoolView>>, AllocateError> {
+    pub(crate) fn pools(&self, call: Call<'_>) -> Vec<Arc<PoolView>> {
         let mut pools = Vec::new();
         for (id, slices) in self.inventory.pools_of(call.node.name) {
             let released = call.released.and_then(|r| r.pool(id));
@@ -100,7 +100,7 @@ impl Allocator {
                     if let (Some(used), Some(released)) = (&mut used, released) {
                         Arc::make_mut(used).release(released);
                     }
-                    let view = PoolView::new(id, slices, call.node, self.features, used)?;
+                    let view = PoolView::new(id, slices, call.node, self.features, used);
                     let view = view.map(Arc::new);
                     if cached {
                         self.uniform.lock().insert(id.clone(), view.clone());
@@ -112,6 +112,6 @@ impl Allocator {
         }
         // Stable: both parts stay in the order of their ids.
         pools.sort_by_key(|p| p.has_conditions);
-        Ok(pools)
+        pools
     }
 }

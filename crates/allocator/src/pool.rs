@@ -7,7 +7,6 @@ use std::sync::{Arc, OnceLock};
 use davit_api::quantity::Quantity;
 
 use crate::device::{Device, DeviceId, PoolId, Slice};
-use crate::error::AllocateError;
 use crate::features::Features;
 use crate::inventory::PoolSlices;
 use crate::node::NodeView;
@@ -60,7 +59,7 @@ impl PoolView {
         node: NodeView<'_>,
         features: Features,
         used: Option<Arc<PoolUse>>,
-    ) -> Result<Option<Self>, AllocateError> {
+    ) -> Option<Self> {
         let mut seen: Vec<&Arc<Slice>> = Vec::new();
         let of_all = pool.is_whole_without_nodes();
         for slice in &pool.slices {
@@ -68,8 +67,14 @@ impl PoolView {
             if of_all && slice.owner().is_some() {
                 continue;
             }
-            if is_of_another(slice, node) || !sees(slice, node, features)? {
+            if is_of_another(slice, node) {
                 continue;
+            }
+            match sees(slice, node, features) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                // Whoever wrote it, the pools of others are not touched.
+                Err(why) => return Some(Self::without_devices(id, State::Invalid(why))),
             }
             let newest = seen.first().map_or(slice.generation, |s| s.generation);
             if slice.generation > newest {
@@ -79,9 +84,7 @@ impl PoolView {
                 seen.push(slice);
             }
         }
-        let Some(first) = seen.first().copied() else {
-            return Ok(None);
-        };
+        let first = seen.first().copied()?;
         let whole = |have: usize| i64::try_from(have) == Ok(first.count);
         let mut elsewhere = Vec::new();
         if !whole(seen.len()) && features.partitionable_devices {
@@ -94,19 +97,19 @@ impl PoolView {
             let generation = first.generation;
             if pool.slices.iter().any(|s| s.generation > generation) {
                 // The driver is replacing what this node still sees.
-                return Ok(None);
+                return None;
             }
             let current = pool.slices.iter().filter(|s| s.generation == generation);
             let current: Vec<_> = current.collect();
             if !whole(current.len()) {
                 let (have, want) = (current.len(), first.count);
                 let state = State::Incomplete { have, want };
-                return Ok(Some(Self::without_devices(id, state)));
+                return Some(Self::without_devices(id, state));
             }
             let other = |s: &&Arc<Slice>| !seen.iter().any(|t| t.name == s.name);
             elsewhere = current.into_iter().filter(other).cloned().collect();
         }
-        Ok(Some(Self::build(id, &seen, elsewhere, features, used)))
+        Some(Self::build(id, &seen, elsewhere, features, used))
     }
 
     fn build(
@@ -217,8 +220,8 @@ fn is_of_another(slice: &Slice, node: NodeView<'_>) -> bool {
     slice.owner().is_some_and(|owner| owner != node.name)
 }
 
-/// Whether a slice concerns a node.
-fn sees(slice: &Slice, node: NodeView<'_>, features: Features) -> Result<bool, AllocateError> {
+/// Whether a slice concerns a node; where its selector says nothing that can be understood, why.
+fn sees(slice: &Slice, node: NodeView<'_>, features: Features) -> Result<bool, String> {
     let counters = !slice.counters.is_empty();
     if !features.partitionable_devices && (slice.per_device_set || counters) {
         return Ok(false);
@@ -228,11 +231,10 @@ fn sees(slice: &Slice, node: NodeView<'_>, features: Features) -> Result<bool, A
         return Ok(true);
     }
     let fault = |error: &crate::node::NodeSelectorError| {
-        let text = format!(
-            "gather pool information: failed to perform node selection for slice {}: {error}",
+        format!(
+            "failed to perform node selection for slice {}: {error}",
             slice.name
-        );
-        AllocateError::Failed(text)
+        )
     };
     if slice.per_device {
         for device in &slice.devices {

@@ -267,13 +267,7 @@ pub(crate) fn seen(expression: &str, device: DeviceView<'_>) -> Vec<String> {
 
 pub(crate) fn explain(allocator: &Allocator, plan: &Plan, call: Call<'_>) -> Refusal {
     let mut refusal = Refusal::default();
-    let pools = match allocator.pools(call) {
-        Ok(pools) => pools,
-        Err(error) => {
-            refusal.error = Some(error.to_string());
-            return refusal;
-        }
-    };
+    let pools = allocator.pools(call);
     for pool in &pools {
         let reason = match &pool.state {
             State::Complete => continue,

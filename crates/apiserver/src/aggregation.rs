@@ -8,6 +8,7 @@
 mod backend;
 pub(crate) mod documents;
 mod identity;
+mod served;
 mod view;
 
 use std::collections::HashMap;

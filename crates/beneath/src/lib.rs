@@ -32,4 +32,4 @@ pub use private::{
 pub use procfs::Procfs;
 pub use root::{DirectoryEntry, Links, Root, TargetKind};
 pub use shared_usage::disk_use;
-pub use usage::measure_tree;
+pub use usage::{DiskUse, measure_tree};

@@ -6,7 +6,7 @@
 //! A tree that cannot be walked in ten seconds has twelve times as long from then on, in its turn: limits on storage would
 //! mean nothing to whoever makes a million empty files first.
 
-use crate::usage::{MAX_TIME, measure_within};
+use crate::usage::{DiskUse, MAX_TIME, measure_within};
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,13 +28,13 @@ const MAX_WAITING: usize = 4096;
 /// Bytes and inodes below a directory, counted as [`measure_tree`](crate::measure_tree) does, by threads for all who ask.
 /// What was found lately may be the answer, and after `until` what was found before; `None` when nothing was yet.
 #[must_use]
-pub fn disk_use(dir: impl AsRef<Path>, until: Instant) -> Option<(u64, u64)> {
+pub fn disk_use(dir: impl AsRef<Path>, until: Instant) -> Option<DiskUse> {
     static ALL: Walks = Walks::new(|dir, time| measure_within(&dir, time));
     ALL.ask(dir.as_ref(), until)
 }
 
 /// Walks a tree, as long as it may take.
-type Walk = fn(PathBuf, Duration) -> (u64, u64);
+type Walk = fn(PathBuf, Duration) -> DiskUse;
 
 struct Walks {
     walk: Walk,
@@ -64,7 +64,7 @@ struct Tree {
 struct Measurement {
     at: Instant,
     took: Duration,
-    found: (u64, u64),
+    found: DiskUse,
 }
 
 impl Measurement {
@@ -111,7 +111,7 @@ impl Walks {
         self.trees.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&'static self, dir: &Path, until: Instant) -> Option<(u64, u64)> {
+    fn ask(&'static self, dir: &Path, until: Instant) -> Option<DiskUse> {
         let asked = Instant::now();
         let mut guard = self.lock();
         let all = guard.get_or_insert_default();
@@ -196,6 +196,14 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    fn counted(bytes: u64, inodes: u64) -> DiskUse {
+        DiskUse {
+            bytes,
+            inodes,
+            in_part: false,
+        }
+    }
+
     const SOON: Duration = Duration::from_secs(60);
 
     #[test]
@@ -204,16 +212,16 @@ mod tests {
         static ALL: Walks = Walks::new(|_, _| {
             let walked = WALKED.fetch_add(1, Ordering::SeqCst) as u64;
             std::thread::sleep(Duration::from_millis(300));
-            (walked, 1)
+            counted(walked, 1)
         });
         let asking = || ALL.ask(Path::new("/tree"), Instant::now() + SOON);
         std::thread::scope(|scope| {
             let askers: Vec<_> = (0..8).map(|_| scope.spawn(asking)).collect();
             for asker in askers {
-                assert_eq!(asker.join().unwrap(), Some((0, 1)));
+                assert_eq!(asker.join().unwrap(), Some(counted(0, 1)));
             }
         });
-        assert_eq!(asking(), Some((0, 1)), "kept for ten times as long");
+        assert_eq!(asking(), Some(counted(0, 1)), "kept for ten times as long");
         assert_eq!(WALKED.load(Ordering::SeqCst), 1);
     }
 
@@ -225,7 +233,7 @@ mod tests {
             MOST.fetch_max(NOW.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(20));
             NOW.fetch_sub(1, Ordering::SeqCst);
-            (dir.as_os_str().len() as u64, 0)
+            counted(dir.as_os_str().len() as u64, 0)
         });
         assert_eq!(ALL.ask(Path::new("impatient"), Instant::now()), None);
         std::thread::scope(|scope| {
@@ -233,16 +241,16 @@ mod tests {
                 scope.spawn(move || {
                     let dir = format!("{n:04}");
                     let found = ALL.ask(Path::new(&dir), Instant::now() + SOON);
-                    assert_eq!(found, Some((4, 0)));
+                    assert_eq!(found, Some(counted(4, 0)));
                 });
             }
         });
         assert_eq!(MOST.load(Ordering::SeqCst), WALKERS);
         let later = Instant::now() + SOON;
-        assert_eq!(ALL.ask(Path::new("impatient"), later), Some((9, 0)));
+        assert_eq!(ALL.ask(Path::new("impatient"), later), Some(counted(9, 0)));
         assert_eq!(
             ALL.ask(Path::new("impatient"), Instant::now()),
-            Some((9, 0))
+            Some(counted(9, 0))
         );
     }
 
@@ -254,7 +262,7 @@ mod tests {
             tree.last = Some(Measurement {
                 at: Instant::now().checked_sub(ago).unwrap(),
                 took,
-                found: (0, 0),
+                found: counted(0, 0),
             });
         };
         know("slow", SLOW, Duration::ZERO);
@@ -276,10 +284,10 @@ mod tests {
         static TIMES: Mutex<Vec<Duration>> = Mutex::new(Vec::new());
         static ALL: Walks = Walks::new(|_, time| {
             TIMES.lock().unwrap().push(time);
-            (1, 1)
+            counted(1, 1)
         });
         let ask = || ALL.ask(Path::new("/tree"), Instant::now() + SOON);
-        assert_eq!(ask(), Some((1, 1)));
+        assert_eq!(ask(), Some(counted(1, 1)));
         let took = |took: Duration, ago: Duration| {
             let mut guard = ALL.lock();
             // What was quick may have been forgotten meanwhile.
@@ -287,13 +295,13 @@ mod tests {
             tree.or_default().last = Some(Measurement {
                 at: Instant::now().checked_sub(ago).unwrap(),
                 took,
-                found: (2, 2),
+                found: counted(2, 2),
             });
         };
         took(SLOW_TIME, KEPT_AT_MOST / 2);
-        assert_eq!(ask(), Some((2, 2)));
+        assert_eq!(ask(), Some(counted(2, 2)));
         took(SLOW_TIME, KEPT_AT_MOST);
-        assert_eq!(ask(), Some((1, 1)));
+        assert_eq!(ask(), Some(counted(1, 1)));
         assert_eq!(*TIMES.lock().unwrap(), [MAX_TIME, SLOW_TIME]);
     }
 }

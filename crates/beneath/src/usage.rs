@@ -12,21 +12,36 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// What a tree takes on its disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskUse {
+    /// Bytes, of blocks that are in use.
+    pub bytes: u64,
+    /// Files and directories.
+    pub inodes: u64,
+    /// There is more than was counted, nobody knows how much: the walk was cut short, or led astray.
+    pub in_part: bool,
+}
+
 /// Bytes and inodes below a directory, counted on this thread; files with several names count once. What vanishes meanwhile
 /// counts nothing, nor do other mounts. Containers write what is measured, so no link is followed and there is no end to
 /// what they can make: after ten million entries, ten seconds, or where it is deeper than a hundred thousand levels, what
-/// was seen so far is the answer. Memory does not grow with what is there.
+/// was seen so far is the answer, and says so. Memory does not grow with what is there.
 #[must_use]
-pub fn measure_tree(dir: impl AsRef<Path>) -> (u64, u64) {
+pub fn measure_tree(dir: impl AsRef<Path>) -> DiskUse {
     measure_within(dir.as_ref(), MAX_TIME)
 }
 
 /// The same with another limit of time.
-pub(crate) fn measure_within(dir: &Path, time: Duration) -> (u64, u64) {
+pub(crate) fn measure_within(dir: &Path, time: Duration) -> DiskUse {
     let mut measured = Measured::new(Instant::now() + time);
-    // What is missing, or was moved about meanwhile, is measured in part.
-    let _ = measured.tree(dir);
-    (measured.bytes, measured.inodes)
+    // What is missing takes nothing.
+    let cut_short = measured.tree(dir) == Err(Errno::TOOBIG);
+    DiskUse {
+        bytes: measured.bytes,
+        inodes: measured.inodes,
+        in_part: cut_short || measured.astray,
+    }
 }
 
 /// Entries that are looked at in one tree.
@@ -48,6 +63,8 @@ struct Measured {
     looked: u64,
     bytes: u64,
     inodes: u64,
+    /// A directory was moved away while it was looked at what is below it: the rest of it is not counted.
+    astray: bool,
     seen: HashSet<(u64, u64)>,
     buffer: Vec<u8>,
 }
@@ -91,6 +108,7 @@ impl Measured {
             looked: 0,
             bytes: 0,
             inodes: 0,
+            astray: false,
             seen: HashSet::new(),
             buffer: Vec::with_capacity(READ_AT_ONCE),
         }
@@ -116,6 +134,7 @@ impl Measured {
             while let Some(above) = levels.last_mut().filter(|level| level.dir.is_none()) {
                 above.dir = done.as_ref().and_then(|done| above.above(done));
                 if above.dir.is_none() {
+                    self.astray = true;
                     levels.pop();
                 }
             }
@@ -210,8 +229,8 @@ mod tests {
         }
         std::fs::write(host.join("f"), vec![1; 1 << 20]).unwrap();
         std::os::unix::fs::symlink(&host, volume.join("link")).unwrap();
-        assert!(measure_tree(&volume).0 < 1 << 20);
-        assert_eq!(measure_tree(&volume).1, 1);
+        assert!(measure_tree(&volume).bytes < 1 << 20);
+        assert_eq!(measure_tree(&volume).inodes, 1);
         // Deeper than the longest path and than there are descriptors.
         let depth = 3000;
         let mut at = open_dir(CWD, &volume).unwrap();
@@ -222,9 +241,9 @@ mod tests {
         let flags = OFlags::CREATE | OFlags::WRONLY;
         let file = openat(&at, "f", flags, Mode::RWXU).unwrap();
         rustix::io::write(&file, &vec![1; 1 << 16]).unwrap();
-        let (bytes, inodes) = measure_tree(&volume);
-        assert_eq!(inodes, depth + 2);
-        assert!(bytes >= 1 << 16, "{bytes}");
+        let seen = measure_tree(&volume);
+        assert_eq!((seen.inodes, seen.in_part), (depth + 2, false));
+        assert!(seen.bytes >= 1 << 16, "{seen:?}");
         let root = Root::open(tmp.path(), Links::Refused).unwrap();
         root.remove_tree("volume").unwrap();
     }
@@ -245,8 +264,8 @@ mod tests {
             wanted += 4;
         }
         std::fs::hard_link(tmp.path().join("file-0"), tmp.path().join("again")).unwrap();
-        assert_eq!(measure_tree(tmp.path()).1, wanted);
-        assert_eq!(measure_tree(tmp.path().join("none")), (0, 0));
+        assert_eq!(measure_tree(tmp.path()).inodes, wanted);
+        assert_eq!(measure_tree(tmp.path().join("none")), DiskUse::default());
     }
 
     #[test]
@@ -258,6 +277,8 @@ mod tests {
         let mut measured = Measured::new(Instant::now());
         measured.tree(tmp.path()).unwrap_err();
         assert_eq!(measured.inodes, CLOCK_EVERY - 1);
+        assert!(measure_within(tmp.path(), Duration::ZERO).in_part);
+        assert!(!measure_tree(tmp.path()).in_part);
     }
 
     /// They cost their maker a name each, and nothing was counted by which the walk would have ended.

@@ -14,6 +14,7 @@ mod events;
 mod feed;
 mod informer;
 mod leader;
+mod lines;
 mod object_paths;
 mod pause;
 mod queue;

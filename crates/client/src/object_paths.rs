@@ -5,8 +5,10 @@
 //! of whoever looks. Requests of this crate's clients are therefore held to what their method asks for ([`ObjectPaths`]), and
 //! [`path_segment`] is for those who write a path themselves.
 
+use crate::lines::Lines;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, Uri, header};
+use http_body::Body;
 use http_body_util::{Either, Full, Limited};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use std::borrow::Cow;
@@ -37,6 +39,12 @@ pub fn path_segment(name: &str) -> Option<Cow<'_, str>> {
 const OBJECT_BYTES: usize = 32 << 20;
 /// Bytes of an answer to a request that no method of `kube` made, of a component.
 const OTHER_BYTES: usize = 256 << 20;
+
+/// Bytes of a list of what may be another server's, in the place of the API server's own kinds.
+const FOREIGN_BYTES: usize = 256 << 20;
+const METRICS: &str = "metrics.k8s.io";
+/// Bytes of one event of a watch.
+const EVENT_BYTES: usize = OBJECT_BYTES;
 
 /// Bytes of what a node's own server answers, whose length the API server does not know before it passes it on.
 const NODE_BYTES: usize = 64 << 20;
@@ -142,6 +150,24 @@ fn is_of_node(uri: &Uri) -> bool {
     rest.is_some_and(|(_, rest)| rest.starts_with("proxy/")) && !uri.query().is_some_and(follows)
 }
 
+/// Whether a request is for a group that is none of Kubernetes' own, whose server may be anybody's.
+fn is_of_others(uri: &Uri) -> bool {
+    let group = uri.path().strip_prefix("/apis/");
+    let group = group.and_then(|rest| rest.split('/').next());
+    group.is_some_and(|group| {
+        let mut known = davit_api::kinds::builtin().resources.iter();
+        // What measures pods is often another server's, though this one has it, too.
+        group == METRICS || !group.is_empty() && !known.any(|row| row.group == group)
+    })
+}
+
+/// Whether an answer has no end: its events have one.
+fn is_watch(method: Option<&str>, uri: &Uri) -> bool {
+    let mut parameters = uri.query().unwrap_or_default().split('&');
+    matches!(method, Some("watch" | "watch_metadata"))
+        || parameters.any(|pair| matches!(pair, "watch=true" | "watch=1" | "watch=True"))
+}
+
 /// Holds requests about one object to one object, and answers to a size.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ObjectPaths {
@@ -168,14 +194,15 @@ pub(crate) struct Checked<S> {
 }
 
 /// The body of an answer: its own, or that of a refusal.
-pub(crate) type CheckedBody<B> = Either<Limited<B>, Full<Bytes>>;
+pub(crate) type CheckedBody<B> = Either<Limited<Lines<B>>, Full<Bytes>>;
 
 impl<S, In, B> Service<Request<In>> for Checked<S>
 where
     S: Service<Request<In>, Response = Response<B>>,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
-    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
 {
     type Response = Response<CheckedBody<B>>;
     type Error = BoxError;
@@ -192,18 +219,24 @@ where
             let refusal = refusal(request.method());
             return Box::pin(async { Ok(refusal) });
         }
+        let uri = request.uri();
+        let is_watch = is_watch(method, uri);
+        let line = if is_watch { EVENT_BYTES } else { usize::MAX };
         let limit = match method {
             // A log has any length.
             Some("logs" | "log_stream") => usize::MAX,
             Some(method) if segments_of(method).is_some() => OBJECT_BYTES,
-            None if is_of_node(request.uri()) => NODE_BYTES,
+            _ if is_watch => usize::MAX,
+            _ if is_of_others(uri) => FOREIGN_BYTES,
+            None if is_of_node(uri) => NODE_BYTES,
             None if self.limits_others => OTHER_BYTES,
             _ => usize::MAX,
         };
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await.map_err(Into::into)?;
-            Ok(answer.map(|body| Either::Left(Limited::new(body, limit))))
+            let limited = |body| Limited::new(Lines::new(body, line), limit);
+            Ok(answer.map(|body| Either::Left(limited(body))))
         })
     }
 }
@@ -308,6 +341,39 @@ mod tests {
         ] {
             assert!(!is_of_node(&path.parse().unwrap()), "{path}");
         }
+    }
+
+    /// A server behind an APIService answers whoever follows all kinds.
+    #[tokio::test]
+    async fn servers_of_others_do_not_answer_without_end() {
+        let sent = Arc::new(Mutex::new(0_usize));
+        let counted = sent.clone();
+        let service = tower::service_fn(move |_: Request<kube::client::Body>| {
+            let counted = counted.clone();
+            async move {
+                let piece = Bytes::from(vec![b' '; 1 << 20]);
+                let pieces = futures::stream::repeat(piece).map(move |p| {
+                    *counted.lock() += p.len();
+                    Ok::<_, BoxError>(Frame::data(p))
+                });
+                Ok::<_, BoxError>(Response::new(StreamBody::new(pieces)))
+            }
+        });
+        let client = kube::Client::new(ObjectPaths::default().layer(service), "default");
+        let kind = kube::api::GroupVersionKind::gvk("g.test", "v1", "Gauge");
+        let resource = kube::discovery::ApiResource::from_gvk(&kind);
+        let all: Api<kube::api::DynamicObject> = Api::all_with(client.clone(), &resource);
+        let watch = all.watch(&WatchParams::default(), "0").await.unwrap();
+        let mut watch = std::pin::pin!(watch);
+        watch.next().await.unwrap().unwrap_err();
+        assert!(*sent.lock() < 2 * EVENT_BYTES);
+        all.list_metadata(&ListParams::default()).await.unwrap_err();
+        let metrics = Request::get("/apis/metrics.k8s.io/v1beta1/pods");
+        let metrics = metrics.body(Vec::new()).unwrap();
+        client.request_text(metrics).await.unwrap_err();
+        assert!(*sent.lock() < 4 * FOREIGN_BYTES);
+        assert!(!is_of_others(&"/apis/apps/v1/deployments".parse().unwrap()));
+        assert!(!is_of_others(&"/api/v1/pods".parse().unwrap()));
     }
 
     #[tokio::test]

@@ -19,6 +19,7 @@ mod checksum;
 pub mod compute;
 mod config;
 mod container_manager;
+mod counted_names;
 pub mod devices;
 pub mod dra;
 mod plugin_handler;

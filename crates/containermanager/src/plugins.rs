@@ -118,17 +118,26 @@ impl Registry {
             false
         });
         let running = |entry: &&Entry| entry.state == State::Running;
-        let mut running = self.entries.values().filter(running).count();
+        let running = self.entries.values().filter(running).count();
+        let mut due = Vec::new();
         for (path, generation) in found {
             let entry = self.entries.entry(path.clone()).or_insert_with(|| Entry {
                 generation: *generation,
                 state: State::Due(now),
                 failures: 0,
             });
-            if matches!(entry.state, State::Due(at) if at <= now) && running < MAX_RUNNING {
+            if let State::Due(at) = entry.state
+                && at <= now
+            {
+                due.push((at, path));
+            }
+        }
+        // Who has waited longest comes first: whoever makes his socket anew each time waits anew.
+        due.sort();
+        for (_, path) in due.into_iter().take(MAX_RUNNING.saturating_sub(running)) {
+            if let Some(entry) = self.entries.get_mut(path) {
                 entry.state = State::Running;
-                running += 1;
-                plan.register.push((path.clone(), *generation));
+                plan.register.push((path.clone(), entry.generation));
             }
         }
         plan
@@ -243,5 +252,29 @@ mod tests {
         assert_eq!(pauses[..3], [500, 1000, 2000]);
         assert_eq!(pauses[11], 122_000);
         assert!(registry.plan(&BTreeMap::new(), now).deregister.is_empty());
+    }
+
+    /// Somebody makes sockets that do not answer, by names that come first, and makes them anew as soon as they have failed.
+    #[tokio::test]
+    async fn sockets_that_are_made_anew_keep_no_other_waiting() {
+        let (mut registry, mut now) = (Registry::default(), Instant::now());
+        let other = PathBuf::from("/z");
+        for round in 0..3 {
+            let silent = |n: usize| PathBuf::from(format!("/a{n}"));
+            let mut found: BTreeMap<_, _> = (0..2 * MAX_RUNNING)
+                .map(|n| (silent(n), Generation::test(round)))
+                .collect();
+            found.insert(other.clone(), Generation::test(0));
+            let plan = registry.plan(&found, now);
+            assert_eq!(plan.register.len(), MAX_RUNNING);
+            if plan.register.iter().any(|(path, _)| *path == other) {
+                return assert_eq!(round, 1);
+            }
+            now += Duration::from_secs(10);
+            for (path, _) in plan.register {
+                registry.ended(&path, false, now);
+            }
+        }
+        panic!("never asked");
     }
 }

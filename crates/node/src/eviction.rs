@@ -20,12 +20,14 @@ use crate::metrics::EvictionSignal;
 use crate::runtime_state::keys;
 use crate::status::NodeDecision;
 use crate::worker_input::{Forced, WorkerInputs};
+use davit_beneath::DiskUse;
 use davit_containermanager::ActivePods;
 use davit_oci::cgroup::Hierarchies;
 use davit_pods::pod::PodExt;
 use davit_pods::resources::Qos;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
+use measure::OnDisk;
 use rank::{Candidate, Usage};
 use signals::{Signal, Threshold};
 use state::{Observations, Outlook, State, is_met};
@@ -267,11 +269,20 @@ async fn over_limits(ctx: &Arc<Context>) -> Vec<(Arc<Pod>, storage::Excess)> {
 /// The pods that have not ended, with what they use.
 async fn candidates(ctx: &Arc<Context>, signal: Signal) -> Vec<Candidate> {
     let stats = ctx.runtime.list_container_stats(None).await;
-    let (ctx, stats) = (ctx.clone(), stats.unwrap_or_default());
+    let stats = stats.unwrap_or_default();
+    let mut layers = BTreeMap::new();
+    if signal.condition() == Condition::Disk {
+        let known = ctx.runtime.layers_in_use(Instant::now() + LAYERS).await;
+        layers = known.unwrap_or_default();
+    }
+    let ctx = ctx.clone();
     // Directories may be large.
-    let gathered = tokio::task::spawn_blocking(move || gather(&ctx, &stats, signal));
+    let gathered = tokio::task::spawn_blocking(move || gather(&ctx, &stats, &layers, signal));
     in_time(gathered).await
 }
+
+/// How long it is waited for what containers have written; statistics leave out what is not known at once.
+const LAYERS: Duration = Duration::from_secs(20);
 
 /// How long measuring what pods have on disks may take; after that what was known before has to do.
 const MEASURING: Duration = Duration::from_secs(45);
@@ -288,7 +299,12 @@ async fn in_time<T: Default>(measured: tokio::task::JoinHandle<T>) -> T {
     }
 }
 
-fn gather(ctx: &Context, stats: &[cri::ContainerStats], signal: Signal) -> Vec<Candidate> {
+fn gather(
+    ctx: &Context,
+    stats: &[cri::ContainerStats],
+    layers: &BTreeMap<String, DiskUse>,
+    signal: Signal,
+) -> Vec<Candidate> {
     let mut by_pod: BTreeMap<String, Vec<&cri::ContainerStats>> = BTreeMap::new();
     for one in stats {
         let labels = one.attributes.as_ref().map(|a| &a.labels);
@@ -306,7 +322,7 @@ fn gather(ctx: &Context, stats: &[cri::ContainerStats], signal: Signal) -> Vec<C
     let active = ctx.pods.active_pods();
     let candidate = |pod: Arc<Pod>| {
         let containers = by_pod.get(pod.uid()).map(|list| {
-            let usage = |one: &&cri::ContainerStats| usage(ctx, &pod, one, &measured);
+            let usage = |one: &&cri::ContainerStats| usage(ctx, &pod, one, layers, &measured);
             list.iter().map(usage).collect()
         });
         let volumes = ctx.paths.pod(pod.uid());
@@ -334,7 +350,8 @@ fn usage(
     ctx: &Context,
     pod: &Pod,
     stats: &cri::ContainerStats,
-    measured: &impl Fn(&Path) -> Option<(i64, i64)>,
+    layers: &BTreeMap<String, DiskUse>,
+    measured: &impl Fn(&Path) -> Option<OnDisk>,
 ) -> Usage {
     let number = |value: &Option<cri::UInt64Value>| {
         let value = value.as_ref().map_or(0, |v| v.value);
@@ -345,15 +362,24 @@ fn usage(
     let container = name.unwrap_or_default();
     let layer = stats.writable_layer.as_ref();
     let logs = ctx.paths.pod_log_dir(pod.ns(), pod.pod_name(), pod.uid());
-    let logs = measured(&logs.join(Path::new(&container))).map_or(0, |(bytes, _)| bytes);
+    let logs = measured(&logs.join(Path::new(&container))).unwrap_or_default();
+    let id = stats.attributes.as_ref().map_or("", |a| &a.id);
+    let disk = match layers.get(id) {
+        Some(known) => OnDisk::from(*known),
+        None => OnDisk {
+            bytes: layer.map_or(0, |l| number(&l.used_bytes)),
+            inodes: layer.map_or(0, |l| number(&l.inodes_used)),
+            in_part: false,
+        },
+    };
+    let disk = disk.with(OnDisk { inodes: 0, ..logs });
     Usage {
         container,
         memory: stats
             .memory
             .as_ref()
             .map_or(0, |m| number(&m.working_set_bytes)),
-        disk: layer.map_or(0, |l| number(&l.used_bytes)) + logs,
-        inodes: layer.map_or(0, |l| number(&l.inodes_used)),
+        disk,
     }
 }
 

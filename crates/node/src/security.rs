@@ -135,7 +135,9 @@ fn seccomp(profile: Option<&SeccompProfile>) -> cri::SecurityProfile {
                 .unwrap_or_default();
             (ProfileType::Localhost, file)
         }
-        _ => (ProfileType::Unconfined, String::new()),
+        None | Some("Unconfined") => (ProfileType::Unconfined, String::new()),
+        // Of a static pod, say, which nobody has looked at: what is meant is a profile.
+        Some(_) => (ProfileType::RuntimeDefault, String::new()),
     };
     cri::SecurityProfile {
         profile_type: kind as i32,
@@ -149,7 +151,9 @@ fn app_armor(profile: Option<&AppArmorProfile>) -> Option<cri::SecurityProfile> 
     let kind = match profile.type_.as_str() {
         "RuntimeDefault" => ProfileType::RuntimeDefault,
         "Localhost" => ProfileType::Localhost,
-        _ => ProfileType::Unconfined,
+        "Unconfined" => ProfileType::Unconfined,
+        // Of a static pod, say, which nobody has looked at: what is meant is a profile.
+        _ => ProfileType::RuntimeDefault,
     };
     Some(cri::SecurityProfile {
         profile_type: kind as i32,

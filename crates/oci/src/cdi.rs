@@ -11,7 +11,7 @@ pub(crate) mod edits;
 mod spec;
 
 use rustix::fs::{Mode, OFlags};
-use spec::{Edits, Spec};
+use spec::{Edits, MAX_EDITS, Spec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -26,6 +26,14 @@ pub(crate) const ANNOTATION_PREFIX: &str = "cdi.k8s.io/";
 
 /// Largest file that is read, in bytes.
 const MAX_FILE: u64 = 16 * 1024 * 1024;
+/// Largest sum of files that are kept, in bytes; drivers write one for each claim.
+const MAX_KEPT: u64 = 8 * MAX_FILE;
+/// Edits of each sort that the devices of one container have together.
+const MAX_OF_ALL: usize = 2 * MAX_EDITS;
+/// Names and causes that are told of what is not found.
+const MAX_TOLD: usize = 16;
+/// Characters of each of them.
+const MAX_CHARACTERS: usize = 200;
 
 /// Devices that cannot be injected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -69,6 +77,8 @@ pub(crate) struct Registry {
     /// The later one wins.
     dirs: Vec<PathBuf>,
     files: Mutex<BTreeMap<PathBuf, File>>,
+    /// Bytes of all of them.
+    max_kept: u64,
 }
 
 impl Registry {
@@ -76,6 +86,7 @@ impl Registry {
         Self {
             dirs,
             files: Mutex::default(),
+            max_kept: MAX_KEPT,
         }
     }
 
@@ -104,6 +115,10 @@ impl Registry {
                 }
             }
         }
+        if missing.is_empty() && edits.most() > MAX_OF_ALL {
+            missing = given.into_iter().cloned().collect();
+            causes.push(format!("more than {MAX_OF_ALL} edits of a sort"));
+        }
         if missing.is_empty() {
             return Ok(edits);
         }
@@ -113,8 +128,8 @@ impl Registry {
         };
         causes.extend(files.iter().filter_map(broken));
         Err(Unresolvable {
-            names: missing,
-            causes,
+            names: told(missing),
+            causes: told(causes),
         })
     }
 
@@ -156,32 +171,64 @@ impl Registry {
 
     /// Brings what is known of the files up to date.
     fn refresh(&self) -> BTreeMap<PathBuf, File> {
-        let mut now = BTreeMap::new();
         let mut known = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        for dir in &self.dirs {
-            for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-                let path = entry.path();
-                let wanted = path.extension().is_some_and(|e| e == "json" || e == "yaml");
-                let Ok(metadata) = std::fs::metadata(&path) else {
-                    continue;
-                };
-                if !wanted || !metadata.is_file() {
-                    continue;
-                }
-                let stamp = Stamp::of(&metadata);
-                let file = match known.remove(&path) {
-                    Some(file) if file.stamp == stamp => file,
-                    _ => File {
-                        stamp,
-                        spec: read(&path).map(Arc::new),
-                    },
-                };
-                now.insert(path, file);
+        let (mut now, mut changed) = (BTreeMap::new(), Vec::new());
+        for (path, stamp) in self.dirs.iter().flat_map(|dir| found(dir)) {
+            match known.remove(&path) {
+                Some(file) if file.stamp == stamp => drop(now.insert(path, file)),
+                _ => changed.push((path, stamp)),
             }
+        }
+        // Those that are known stay, however many somebody writes.
+        let sizes = now.values().map(|file: &File| file.stamp.size);
+        let mut kept = sizes.fold(0, u64::saturating_add);
+        let mut left_out = 0_usize;
+        for (path, stamp) in changed {
+            let sum = kept.saturating_add(stamp.size);
+            if sum > self.max_kept {
+                left_out += 1;
+                continue;
+            }
+            kept = sum;
+            let spec = read(&path).map(Arc::new);
+            now.insert(path, File { stamp, spec });
+        }
+        if left_out > 0 {
+            tracing::warn!(
+                left_out,
+                "no room for all CDI files: there are too many, or too large ones"
+            );
         }
         known.clone_from(&now);
         now
     }
+}
+
+/// The files of a directory that may be specifications.
+fn found(dir: &Path) -> impl Iterator<Item = (PathBuf, Stamp)> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| {
+        let path = entry.path();
+        let wanted = path.extension().is_some_and(|e| e == "json" || e == "yaml");
+        let metadata = std::fs::metadata(&path).ok()?;
+        (wanted && metadata.is_file()).then(|| (path, Stamp::of(&metadata)))
+    })
+}
+
+/// What somebody reads of a list that others have made as long as they like.
+fn told(mut list: Vec<String>) -> Vec<String> {
+    let more = list.len().saturating_sub(MAX_TOLD);
+    list.truncate(MAX_TOLD);
+    for one in &mut list {
+        if let Some((end, _)) = one.char_indices().nth(MAX_CHARACTERS) {
+            one.truncate(end);
+            one.push('…');
+        }
+    }
+    if more > 0 {
+        list.push(format!("and {more} more"));
+    }
+    list
 }
 
 fn read(path: &Path) -> Result<Spec, String> {

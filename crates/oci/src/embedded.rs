@@ -6,6 +6,7 @@
 mod connection;
 mod container;
 mod exec;
+mod layers;
 mod record;
 mod sandbox;
 mod service;

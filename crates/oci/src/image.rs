@@ -14,7 +14,7 @@ mod unpack;
 pub use reference::{ParseError, Reference};
 
 use crate::monitor::{read_json, start_ticks, write_durably};
-use davit_beneath::{disk_use, measure_tree};
+use davit_beneath::{DiskUse, disk_use, measure_tree};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -506,7 +506,7 @@ impl Images {
 
     /// Bytes and inodes in use, as far as they are known by `until`.
     #[must_use]
-    pub fn disk_use(&self, until: Instant) -> Option<(u64, u64)> {
+    pub fn disk_use(&self, until: Instant) -> Option<DiskUse> {
         disk_use(&self.layers, until)
     }
 
@@ -576,7 +576,7 @@ impl Images {
         let size = new
             .layers
             .iter()
-            .map(|layer| measure_tree(self.layers.join(layer)).0)
+            .map(|layer| measure_tree(self.layers.join(layer)).bytes)
             .sum();
         let tag = new.reference.as_ref().and_then(Reference::tagged);
         let digested = new

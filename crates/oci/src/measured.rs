@@ -2,12 +2,14 @@
 
 use crate::runtime::{ExecSession, PodDialer, Result, Runtime, SandboxTraffic, Streaming};
 use async_trait::async_trait;
+use davit_beneath::DiskUse;
 use davit_proto::cri::v1 as cri;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -269,6 +271,10 @@ impl Runtime for MeasuredRuntime {
     async fn remove_image(&self, image: cri::ImageSpec) -> Result<()> {
         let call = self.inner.remove_image(image);
         self.operations.measure("remove_image", call).await
+    }
+
+    async fn layers_in_use(&self, until: Instant) -> Result<BTreeMap<String, DiskUse>> {
+        self.inner.layers_in_use(until).await
     }
 
     async fn image_directory(&self) -> Result<Option<PathBuf>> {

@@ -6,9 +6,11 @@
 //! Specified by the CRI API (`runtime.v1`), see KEP-2371 and KEP-4188 for the parts about stats and image pulls.
 
 use async_trait::async_trait;
+use davit_beneath::DiskUse;
 use davit_proto::cri::v1 as cri;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Result of a runtime call.
@@ -91,7 +93,7 @@ pub struct SandboxTraffic {
     /// The pod's sandbox.
     pub sandbox_id: String,
     /// Its labels.
-    pub labels: std::collections::BTreeMap<String, String>,
+    pub labels: BTreeMap<String, String>,
     /// Without the loopback interface.
     pub interfaces: Vec<InterfaceTraffic>,
 }
@@ -234,6 +236,11 @@ pub trait Runtime: Send + Sync + 'static {
     async fn list_images(&self, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>>;
     /// Removes an image. Idempotent.
     async fn remove_image(&self, image: cri::ImageSpec) -> Result<()>;
+    /// What containers have written, by ID, as far as it is measured by `until`; of those that are not in it the statistics
+    /// tell. Those do not say whether all was counted.
+    async fn layers_in_use(&self, _until: Instant) -> Result<BTreeMap<String, DiskUse>> {
+        Ok(BTreeMap::new())
+    }
     /// Where images are kept, an absolute path: for those who want to know how full that file system is, without anything
     /// being measured.
     async fn image_directory(&self) -> Result<Option<PathBuf>> {

@@ -359,7 +359,7 @@ pub fn file_system(path: &Path) -> io::Result<VolumeStats> {
 /// What is in a directory, on a file system that others use too.
 fn tree(path: &Path) -> io::Result<VolumeStats> {
     let known = davit_beneath::disk_use(path, Instant::now() + MEASURING);
-    let known = known.map(|(bytes, inodes)| (number(bytes), number(inodes)));
+    let known = known.map(|seen| (number(seen.bytes), number(seen.inodes)));
     let (used_bytes, inodes_used) = known.ok_or(io::ErrorKind::TimedOut)?;
     Ok(VolumeStats {
         used_bytes,

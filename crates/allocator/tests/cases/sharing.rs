@@ -82,6 +82,26 @@ fn a_node_takes_no_pool_of_another() {
     }
 }
 
+/// A selector that nobody understands is of the pool it is in: the API takes one that compares with what is no number.
+#[test]
+fn a_pool_of_one_driver_disturbs_no_other() {
+    let compares = json!([{"key": "zone", "operator": "Gt", "values": ["no-number"]}]);
+    let odd = |name: &str, driver: &str| {
+        let selector = json!({"nodeSelectorTerms": [{"matchExpressions": compares}]});
+        let slice = slice(name, "p", driver, named(&["x"]));
+        at(slice, json!({"nodeName": null, "nodeSelector": selector}))
+    };
+    let case = || Case::new().slice(slice("own", "p", "driver-a", named(&["a"])));
+    case()
+        .slice(odd("odd", "driver-b"))
+        .claim(json!([request("r", "class-a", 1)]))
+        .gets(&[&["r driver-a/p/a"]]);
+    // Its own driver has nothing there, and is told so.
+    let own = Case::new().slice(odd("odd", "driver-a"));
+    own.claim(json!([request("r", "class-a", 1)]))
+        .fails("invalid resource pools were encountered");
+}
+
 /// What is allocated on one node of a pool and device of whatever name is not the device of another node.
 #[test]
 fn a_node_holds_no_device_of_another() {

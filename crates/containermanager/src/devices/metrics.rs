@@ -8,16 +8,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use parking_lot::Mutex;
-use std::collections::HashSet;
-use std::sync::Arc;
-
 use crate::compute::ComputeError;
+use crate::counted_names::CountedNames;
 
 /// Resources that are counted by their names: plugins register whatever names they like, and none is forgotten.
 const MAX_NAMES: usize = 2 * super::inventory::MAX_RESOURCES;
-/// All others.
-const OTHERS: &str = "<other>";
 
 /// Label `resource_name`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -72,7 +67,7 @@ pub(crate) type Rising = Family<VersionLabel, Gauge>;
 /// All metrics.
 #[derive(Clone)]
 pub(crate) struct Metrics {
-    names: Arc<Mutex<HashSet<String>>>,
+    names: CountedNames,
     registrations: Family<ResourceLabel, Counter>,
     alloc_duration: Family<ResourceLabel, Histogram>,
     pub(crate) plugins: Family<PluginLabel, Gauge>,
@@ -108,7 +103,7 @@ impl Metrics {
             ])
         };
         Self {
-            names: Arc::default(),
+            names: CountedNames::new(MAX_NAMES),
             registrations: Family::default(),
             alloc_duration: Family::new_with_constructor(buckets),
             plugins: Family::default(),
@@ -297,12 +292,8 @@ impl Metrics {
     }
 
     fn label(&self, resource: &str) -> ResourceLabel {
-        let mut names = self.names.lock();
-        let is_counted = names.contains(resource)
-            || names.len() < MAX_NAMES && names.insert(resource.to_owned());
-        let name = if is_counted { resource } else { OTHERS };
         ResourceLabel {
-            resource_name: name.to_owned(),
+            resource_name: self.names.label(resource),
         }
     }
 
@@ -387,6 +378,7 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counted_names::OTHERS;
 
     /// Who registers ever new names gets no memory for them.
     #[test]

@@ -1,6 +1,7 @@
 //! Metrics of dynamic resource allocation, under the kubelet's names. They have no prefix `kubelet_`.
 
 use crate::allocation::Table;
+use crate::counted_names::CountedNames;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -12,6 +13,8 @@ use tonic::Code;
 
 /// The value of `driver_name` that counts all claims.
 const ANY: &str = "<any>";
+/// Drivers that are counted by their names: they register by whatever name they like, and allocations name as many.
+const MAX_DRIVERS: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OperationLabel {
@@ -40,6 +43,7 @@ fn durations() -> Histogram {
 /// All of them; clones share the values.
 #[derive(Debug, Clone)]
 pub(super) struct Metrics {
+    drivers: CountedNames,
     operations: Durations<OperationLabel>,
     calls: Durations<CallLabel>,
     claims: Family<DriverLabel, Gauge>,
@@ -48,6 +52,7 @@ pub(super) struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         Self {
+            drivers: CountedNames::new(MAX_DRIVERS),
             operations: Family::new_with_constructor(durations),
             calls: Family::new_with_constructor(durations),
             claims: Family::default(),
@@ -87,7 +92,7 @@ impl Metrics {
     /// A driver has answered, or has not.
     pub(super) fn call(&self, driver: &str, method: &'static str, code: Code, took: Duration) {
         let label = CallLabel {
-            driver_name: driver.to_owned(),
+            driver_name: self.drivers.label(driver),
             method_name: method,
             // As Go prints it.
             grpc_status_code: match code {
@@ -115,5 +120,31 @@ impl Metrics {
             let gauge = self.claims.get_or_create(&DriverLabel { driver_name });
             gauge.set(count);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counted_names::OTHERS;
+
+    /// A plugin that registers ever new drivers, and answers each in its own way.
+    #[test]
+    fn drivers_that_are_counted_have_an_end() {
+        let metrics = Metrics::default();
+        let calls = |driver: &str| {
+            let label = CallLabel {
+                driver_name: driver.to_owned(),
+                method_name: "m",
+                grpc_status_code: "OK".to_owned(),
+            };
+            metrics.calls.get(&label).is_some()
+        };
+        for number in 0..2 * MAX_DRIVERS {
+            let driver = format!("d{number}.example");
+            metrics.call(&driver, "m", Code::Ok, Duration::ZERO);
+        }
+        assert!(calls("d0.example") && calls(OTHERS));
+        assert!(!calls(&format!("d{}.example", 2 * MAX_DRIVERS - 1)));
     }
 }

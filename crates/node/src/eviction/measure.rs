@@ -3,6 +3,7 @@
 use super::signals::Signal;
 use super::state::{Observation, Observations};
 use async_trait::async_trait;
+use davit_beneath::DiskUse;
 use davit_oci::runtime::Runtime;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -105,12 +106,43 @@ fn processes(most: &[String], loadavg: &str) -> Option<Observation> {
     })
 }
 
-/// Bytes and inodes below a directory that containers write; what was found before where it takes longer than `until`, and
-/// nothing where that is not known either.
-pub(crate) fn directory(dir: &Path, until: Instant) -> Option<(i64, i64)> {
-    let (bytes, inodes) = davit_beneath::disk_use(dir, until)?;
-    let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    Some((number(bytes), number(inodes)))
+/// What is below a directory that containers write; what was found before where it takes longer than `until`, and nothing
+/// where that is not known either.
+pub(crate) fn directory(dir: &Path, until: Instant) -> Option<OnDisk> {
+    davit_beneath::disk_use(dir, until).map(OnDisk::from)
+}
+
+/// What is on the node's disks, in the numbers of quantities.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct OnDisk {
+    /// Bytes.
+    pub bytes: i64,
+    /// Files and directories.
+    pub inodes: i64,
+    /// There is more, nobody knows how much.
+    pub in_part: bool,
+}
+
+impl From<DiskUse> for OnDisk {
+    fn from(found: DiskUse) -> Self {
+        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        Self {
+            bytes: number(found.bytes),
+            inodes: number(found.inodes),
+            in_part: found.in_part,
+        }
+    }
+}
+
+impl OnDisk {
+    /// This and something else.
+    pub(crate) fn with(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            inodes: self.inodes.saturating_add(other.inodes),
+            in_part: self.in_part || other.in_part,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -135,9 +167,9 @@ mod tests {
         std::fs::write(dir.path().join("d/f"), vec![1; 10_000]).unwrap();
         std::fs::hard_link(dir.path().join("d/f"), dir.path().join("g")).unwrap();
         let later = Instant::now() + std::time::Duration::from_secs(60);
-        let (bytes, inodes) = directory(dir.path(), later).unwrap();
-        assert_eq!(inodes, 2);
-        assert!(bytes >= 10_000, "{bytes}");
+        let seen = directory(dir.path(), later).unwrap();
+        assert_eq!((seen.inodes, seen.in_part), (2, false));
+        assert!(seen.bytes >= 10_000, "{seen:?}");
         let (space, _) = file_system(dir.path()).unwrap();
         assert!(space.capacity >= space.available && space.available > 0);
     }

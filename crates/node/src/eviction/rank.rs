@@ -1,6 +1,7 @@
 //! Who goes first, and what is said about it.
 
-use super::signals::{Signal, Threshold};
+use super::measure::OnDisk;
+use super::signals::{Condition, Signal, Threshold};
 use super::state::Observations;
 use davit_pods::pod::PodExt;
 use davit_pods::resources::{amount, pod_requests};
@@ -18,10 +19,8 @@ pub(crate) struct Usage {
     pub container: String,
     /// Working set in bytes.
     pub memory: i64,
-    /// Writable layer and logs in bytes.
-    pub disk: i64,
-    /// Inodes of the writable layer.
-    pub inodes: i64,
+    /// Writable layer and logs. Inodes are the layer's.
+    pub disk: OnDisk,
 }
 
 /// A pod that could go.
@@ -31,8 +30,8 @@ pub(crate) struct Candidate {
     pub pod: Arc<Pod>,
     /// What its containers use; `None` when nobody knows.
     pub containers: Option<Vec<Usage>>,
-    /// What its volumes use in bytes and inodes.
-    pub volumes: (i64, i64),
+    /// What its volumes use.
+    pub volumes: OnDisk,
     /// Its process numbers, where those ran short.
     pub processes: Option<i64>,
 }
@@ -48,16 +47,23 @@ impl Candidate {
         Some(self.containers.as_ref()?.iter().map(of).sum())
     }
 
+    /// All it has on the node's disks.
+    fn on_disk(&self) -> Option<OnDisk> {
+        let containers = self.containers.as_ref()?.iter();
+        Some(containers.fold(self.volumes, |sum, usage| sum.with(usage.disk)))
+    }
+
+    /// Whether it uses more of what ran short than anybody could count: containers decide how long that takes.
+    fn is_beyond_counting(&self, signal: Signal) -> bool {
+        signal.condition() == Condition::Disk && self.on_disk().is_some_and(|all| all.in_part)
+    }
+
     /// What the pod uses of what ran short.
     fn usage(&self, signal: Signal) -> Option<i64> {
         match signal {
             Signal::MemoryAvailable => self.sum(|u| u.memory),
-            Signal::NodefsAvailable | Signal::ImagefsAvailable => {
-                Some(self.sum(|u| u.disk)? + self.volumes.0)
-            }
-            Signal::NodefsInodesFree | Signal::ImagefsInodesFree => {
-                Some(self.sum(|u| u.inodes)? + self.volumes.1)
-            }
+            Signal::NodefsAvailable | Signal::ImagefsAvailable => Some(self.on_disk()?.bytes),
+            Signal::NodefsInodesFree | Signal::ImagefsInodesFree => Some(self.on_disk()?.inodes),
             Signal::PidAvailable => self.processes,
         }
     }
@@ -73,7 +79,8 @@ impl Candidate {
     }
 }
 
-/// Orders pods: those beyond their requests first, then by priority, then those that use most beyond their requests.
+/// Orders pods: those beyond their requests first, then by priority, then those that use most beyond their requests. What
+/// cannot be counted is more than anything that can.
 pub(crate) fn sort(candidates: &mut [Candidate], signal: Signal) {
     let key = |c: &Candidate| {
         let (usage, request) = (c.usage(signal), c.request(signal));
@@ -81,8 +88,10 @@ pub(crate) fn sort(candidates: &mut [Candidate], signal: Signal) {
         // One of whom nothing is known goes first.
         let known = usage.is_some();
         let beyond = usage.map_or(0, |usage| usage.saturating_sub(request));
-        let exceeds = signal != Signal::PidAvailable && beyond > 0;
-        (known, Reverse(exceeds), priority, Reverse(beyond))
+        let uncounted = c.is_beyond_counting(signal);
+        let exceeds = uncounted || (signal != Signal::PidAvailable && beyond > 0);
+        let most = Reverse((uncounted, beyond));
+        (known, Reverse(exceeds), priority, most)
     };
     candidates.sort_by(|a, b| match key(a).cmp(&key(b)) {
         Ordering::Equal => a.pod.uid().cmp(b.pod.uid()),
@@ -108,7 +117,7 @@ pub(crate) fn message(
     for usage in candidate.containers.iter().flatten() {
         let used = match resource {
             "memory" => usage.memory,
-            "ephemeral-storage" => usage.disk,
+            "ephemeral-storage" => usage.disk.bytes,
             _ => continue,
         };
         let Some((_, container)) = candidate.pod.container(&usage.container) else {
@@ -170,7 +179,7 @@ mod tests {
         Candidate {
             pod: Arc::new(pod.unwrap()),
             containers: memory.map(|memory| vec![usage(memory)]),
-            volumes: (0, 0),
+            volumes: OnDisk::default(),
             processes: None,
         }
     }
@@ -204,6 +213,42 @@ mod tests {
         let names: Vec<&str> = all.iter().map(|c| c.pod.uid()).collect();
         assert_eq!(names, ["many", "few", "important"]);
         assert!(is_critical(&candidate("s", CRITICAL, "1", None).pod));
+    }
+
+    /// Who makes so many files that nobody counts them all is no small one.
+    #[test]
+    fn what_cannot_be_counted_is_more_than_what_can() {
+        let on_disk = |bytes, in_part| OnDisk {
+            bytes,
+            inodes: bytes,
+            in_part,
+        };
+        let has = |name: &str, priority, layer: OnDisk, volumes: OnDisk| {
+            let mut candidate = candidate(name, priority, "1", Some(1));
+            candidate.containers.as_mut().unwrap()[0].disk = layer;
+            Candidate {
+                volumes,
+                ..candidate
+            }
+        };
+        let all = [
+            has("large", 0, on_disk(900, false), OnDisk::default()),
+            has("layer", 0, on_disk(3, true), OnDisk::default()),
+            has("volume", 0, OnDisk::default(), on_disk(4, true)),
+            has("important", 9, on_disk(5, true), OnDisk::default()),
+            has("nothing", 0, OnDisk::default(), OnDisk::default()),
+        ];
+        for signal in [Signal::NodefsAvailable, Signal::ImagefsInodesFree] {
+            let mut all = all.clone();
+            sort(&mut all, signal);
+            let names: Vec<&str> = all.iter().map(|c| c.pod.uid()).collect();
+            let wanted = ["volume", "layer", "large", "important", "nothing"];
+            assert_eq!(names, wanted, "{signal:?}");
+        }
+        // Of memory that says nothing.
+        let mut all = all.to_vec();
+        sort(&mut all, Signal::MemoryAvailable);
+        assert_eq!(all[0].pod.uid(), "large");
     }
 
     #[test]

@@ -124,7 +124,7 @@ pub(super) fn measure(
     layers: &BTreeMap<String, i64>,
     until: Instant,
 ) -> StorageUse {
-    let bytes = |dir: &Path| measure::directory(dir, until).map_or(0, |(bytes, _)| bytes);
+    let bytes = |dir: &Path| measure::directory(dir, until).map_or(0, |seen| seen.bytes);
     let logs = paths.pod_log_dir(pod.ns(), pod.pod_name(), pod.uid());
     let of_container = |name: &String, layer: i64| (name.clone(), layer + bytes(&logs.join(name)));
     let names = pod.all_containers().into_iter();

@@ -8,6 +8,12 @@ const VERSIONS: [&str; 8] = [
     "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0",
 ];
 
+/// Edits of each sort that one device has, and one file for all of its devices: as many are looked through for each.
+pub(super) const MAX_EDITS: usize = 2048;
+
+/// Bytes of a path: what is longer is none, and would be told where it is not found.
+const MAX_PATH: usize = 4096;
+
 /// The oldest version of [`VERSIONS`] that has something, by its place there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Since {
@@ -249,12 +255,18 @@ impl Edits {
     }
 
     fn check(&self) -> Result<(), String> {
+        if self.most() > MAX_EDITS {
+            return Err(format!("too many edits: more than {MAX_EDITS} of a sort"));
+        }
         let env = self.env.iter();
         let env = env.chain(self.hooks.iter().flat_map(|h| &h.env));
         for pair in env {
             if pair.find('=').unwrap_or(0) == 0 {
                 return Err(format!("invalid environment variable {pair:?}"));
             }
+        }
+        if self.paths().any(|path| path.len() > MAX_PATH) {
+            return Err(format!("a path has more than {MAX_PATH} bytes"));
         }
         for node in &self.device_nodes {
             if node.path.is_empty() {
@@ -305,6 +317,31 @@ impl Edits {
             }
         }
         Ok(())
+    }
+
+    fn paths(&self) -> impl Iterator<Item = &String> {
+        let nodes = self
+            .device_nodes
+            .iter()
+            .flat_map(|n| [&n.path, &n.host_path]);
+        let mounts = self.mounts.iter();
+        let mounts = mounts.flat_map(|m| [&m.host_path, &m.container_path]);
+        nodes
+            .chain(mounts)
+            .chain(self.hooks.iter().map(|h| &h.path))
+    }
+
+    /// How many there are of the sort of which there are most.
+    pub(super) fn most(&self) -> usize {
+        let sizes = [
+            self.env.len(),
+            self.device_nodes.len(),
+            self.net_devices.len(),
+            self.hooks.len(),
+            self.mounts.len(),
+            self.additional_gids.len(),
+        ];
+        sizes.into_iter().max().unwrap_or(0)
     }
 
     /// Adds others after these.

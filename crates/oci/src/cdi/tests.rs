@@ -94,6 +94,71 @@ fn files_that_break_the_rules_are_refused() {
     assert!(Spec::parse(yaml, false).is_ok());
 }
 
+/// Edits are put in one after another, each looking for what it replaces.
+#[test]
+fn nobody_needs_as_much_as_a_file_has_room_for() {
+    let with = |edits: Value| {
+        let spec = json!({"cdiVersion": "0.7.0", "kind": KIND,
+            "devices": [{"name": "0", "containerEdits": edits}]});
+        Spec::parse(&spec.to_string(), true)
+    };
+    let many = |one: Value, number: usize| Value::from(vec![one; number]);
+    for (field, one) in [
+        ("env", json!("A=1")),
+        ("deviceNodes", json!({"path": "/dev/x"})),
+        ("hooks", json!({"hookName": "poststop", "path": "/x"})),
+        ("mounts", json!({"hostPath": "/x", "containerPath": "/x"})),
+        ("additionalGids", json!(7)),
+    ] {
+        with(json!({field: many(one.clone(), MAX_EDITS)})).unwrap();
+        let refused = with(json!({field: many(one, MAX_EDITS + 1)})).unwrap_err();
+        assert!(refused.contains("too many edits"), "{refused}");
+    }
+    let long = "/x".repeat(4096);
+    for edits in [
+        json!({"deviceNodes": [{"path": long}]}),
+        json!({"mounts": [{"hostPath": long, "containerPath": "/x"}]}),
+        json!({"hooks": [{"hookName": "poststop", "path": long}]}),
+    ] {
+        assert!(with(edits).unwrap_err().contains("a path has more"));
+    }
+}
+
+/// What is in files of others is told to whoever's device is not found, so that he sees why.
+#[test]
+fn what_is_told_of_broken_files_has_an_end() {
+    let (_kept, registry, first, _) = registry();
+    for number in 0..64 {
+        let spec = json!({"cdiVersion": "0.6.0", "kind": KIND, "devices": [
+            {"name": "0", "containerEdits": {"env": ["é".repeat(1 << 16)]}}]});
+        fs::write(first.join(format!("{number}.json")), spec.to_string()).unwrap();
+    }
+    let wanted: Vec<String> = (0..10_000).map(|n| format!("{KIND}={n}")).collect();
+    let text = registry.resolve(&wanted).unwrap_err().to_string();
+    assert!(
+        text.contains("0.json: ") && text.len() < 16 << 10,
+        "{}",
+        text.len()
+    );
+}
+
+/// A driver that writes files without end had the node agent keep all of them.
+#[test]
+fn what_is_kept_of_files_has_an_end() {
+    let (_kept, mut registry, first, second) = registry();
+    registry.max_kept = 4096;
+    file(&second, "known.json", &[("known", "A=1")]);
+    registry.resolve(&names(&["known"])).unwrap();
+    for number in 0..64 {
+        let (name, value) = (format!("{number}.json"), format!("A={}", "x".repeat(200)));
+        file(&first, &name, &[(&format!("d{number}"), &value)]);
+    }
+    let found = |n: usize| registry.resolve(&names(&[&format!("d{n}")]));
+    let found = (0..64).filter(|n| found(*n).is_ok()).count();
+    assert!((1..32).contains(&found), "{found}");
+    registry.resolve(&names(&["known"])).unwrap();
+}
+
 #[test]
 fn edits_are_applied() {
     let edits: Edits = serde_json::from_value(json!({

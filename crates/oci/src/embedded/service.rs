@@ -7,6 +7,7 @@ use crate::runtime::{
     Error, ExecSession, PodConnection, PodDialer, Result, Runtime, SandboxTraffic, Streaming,
 };
 use async_trait::async_trait;
+use davit_beneath::DiskUse;
 use davit_proto::cri::v1 as cri;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -100,10 +101,7 @@ impl Embedded {
             let usage = this.inner.hierarchies.cgroup(&record.cgroup).usage();
             let timestamp = now_nanos();
             let value = |value: u64| Some(cri::UInt64Value { value });
-            let layer = davit_beneath::disk_use(container.dir.join("upper"), until);
-            // Any of the pod's containers may have written it, and each counts it: only who overdoes it notices.
-            let sandbox = this.sandbox(&record.sandbox_id);
-            let shared = sandbox.map_or(0, |sandbox| sandbox.written());
+            let layer = this.layer(&container, until);
             let available = usage
                 .memory_limit
                 .map(|limit| limit.saturating_sub(usage.memory_working_set));
@@ -134,8 +132,8 @@ impl Embedded {
                     fs_id: Some(cri::FilesystemIdentifier {
                         mountpoint: this.inner.options.root.to_string_lossy().into_owned(),
                     }),
-                    used_bytes: layer.and_then(|(bytes, _)| value(bytes + shared)),
-                    inodes_used: layer.and_then(|(_, inodes)| value(inodes)),
+                    used_bytes: layer.and_then(|seen| value(seen.bytes)),
+                    inodes_used: layer.and_then(|seen| value(seen.inodes)),
                 }),
                 ..cri::ContainerStats::default()
             })
@@ -377,6 +375,11 @@ impl Runtime for Embedded {
         Ok(stats)
     }
 
+    async fn layers_in_use(&self, until: Instant) -> Result<BTreeMap<String, DiskUse>> {
+        let this = self.clone();
+        blocking(move || Ok(this.layers(until))).await
+    }
+
     async fn pod_traffic(&self) -> Result<Vec<SandboxTraffic>> {
         let this = self.clone();
         blocking(move || Ok(this.traffic())).await
@@ -436,13 +439,13 @@ impl Runtime for Embedded {
         let this = self.clone();
         blocking(move || {
             let value = |value: u64| cri::UInt64Value { value };
-            let usage = |dir: PathBuf, known: Option<(u64, u64)>| cri::FilesystemUsage {
+            let usage = |dir: PathBuf, known: Option<DiskUse>| cri::FilesystemUsage {
                 timestamp: now_nanos(),
                 fs_id: Some(cri::FilesystemIdentifier {
                     mountpoint: dir.to_string_lossy().into_owned(),
                 }),
-                used_bytes: known.map(|(bytes, _)| value(bytes)),
-                inodes_used: known.map(|(_, inodes)| value(inodes)),
+                used_bytes: known.map(|seen| value(seen.bytes)),
+                inodes_used: known.map(|seen| value(seen.inodes)),
             };
             let containers = this.inner.options.root.join("containers");
             let images = &this.inner.images;

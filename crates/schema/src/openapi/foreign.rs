@@ -13,8 +13,8 @@ const DEFINITIONS: &str = "#/definitions/";
 const PARAMETERS: &str = "#/parameters/";
 /// Types that all servers mean alike.
 const SHARED: &str = "io.k8s.apimachinery.";
-/// How deep references to parameters may lead.
-const DEPTH: usize = 8;
+/// Bytes of parameters that are put in the place of references to them; those that do not fit stay references.
+const INLINED: usize = 4 << 20;
 
 /// The part of another server's version 2 document that is merged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,8 +33,9 @@ impl Foreign {
             .filter(|(path, _)| **path == root || path.starts_with(&below))
             .map(|(path, item)| (path.clone(), item.clone()))
             .collect();
+        let mut parameters = Parameters::of(document);
         for item in paths.values_mut() {
-            inline_parameters(item, &document["parameters"], DEPTH);
+            parameters.put_in(item);
         }
         let mut wanted: Vec<String> = Vec::new();
         for item in paths.values() {
@@ -90,28 +91,41 @@ fn references(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-fn inline_parameters(value: &mut Value, known: &Value, depth: usize) {
-    let Some(left) = depth.checked_sub(1) else {
-        return;
-    };
-    let named = value["$ref"]
-        .as_str()
-        .and_then(|text| text.strip_prefix(PARAMETERS));
-    if let Some(parameter) = named.and_then(|name| known.get(name)) {
-        *value = parameter.clone();
+/// The parameters of a document, which its paths refer to. A parameter refers to no other one.
+struct Parameters<'a> {
+    /// With its length.
+    known: BTreeMap<&'a str, (&'a Value, usize)>,
+    /// Bytes that may still be put in.
+    left: usize,
+}
+
+impl<'a> Parameters<'a> {
+    fn of(document: &'a Value) -> Self {
+        let all = document["parameters"].as_object().into_iter().flatten();
+        let known = all.map(|(name, value)| (name.as_str(), (value, value.to_string().len())));
+        Self {
+            known: known.collect(),
+            left: INLINED,
+        }
     }
-    match value {
-        Value::Object(members) => {
-            for member in members.values_mut() {
-                inline_parameters(member, known, left);
+
+    /// Puts them in the place of references.
+    fn put_in(&mut self, value: &mut Value) {
+        let named = value["$ref"]
+            .as_str()
+            .and_then(|text| text.strip_prefix(PARAMETERS));
+        if let Some((parameter, length)) = named.and_then(|name| self.known.get(name)) {
+            if let Some(left) = self.left.checked_sub(*length) {
+                self.left = left;
+                *value = (*parameter).clone();
             }
+            return;
         }
-        Value::Array(items) => {
-            for item in items {
-                inline_parameters(item, known, left);
-            }
+        match value {
+            Value::Object(members) => members.values_mut().for_each(|member| self.put_in(member)),
+            Value::Array(items) => items.iter_mut().for_each(|item| self.put_in(item)),
+            _ => {}
         }
-        _ => {}
     }
 }
 
@@ -231,6 +245,29 @@ mod tests {
         let item = &taken.paths["/apis/g.test/v1/gauges"];
         assert_eq!(item["parameters"][0]["name"], "pretty");
         assert!(Foreign::of(&Value::Null, "g", "v1").is_empty());
+    }
+
+    /// A parameter that is a list of itself, and one that is large and wanted often: a hundred kilobytes that have no end.
+    #[test]
+    fn parameters_are_not_multiplied() {
+        let itself = vec![json!({ "$ref": "#/parameters/p" }); 300];
+        let often = vec![json!({ "$ref": "#/parameters/large" }); 3000];
+        let document = json!({
+            "parameters": { "p": itself, "large": { "name": "x".repeat(100_000) } },
+            "paths": {
+                "/apis/g.test/v1/a": { "parameters": itself.clone() },
+                "/apis/g.test/v1/b": { "get": { "parameters": often } },
+            },
+        });
+        let taken = Foreign::of(&document, "g.test", "v1");
+        let size: usize = taken
+            .paths
+            .values()
+            .map(|item| item.to_string().len())
+            .sum();
+        assert!(size < 4 * INLINED, "{size}");
+        let first = &taken.paths["/apis/g.test/v1/b"]["get"]["parameters"][0];
+        assert!(first["name"].is_string());
     }
 
     #[test]
