@@ -107,6 +107,10 @@ const MAY: &[(&str, &str)] = &[
         "records in davit's state directory",
     ),
     (
+        "oci/src/embedded/container/alive.rs",
+        "records in davit's state directory",
+    ),
+    (
         "oci/src/embedded/container/create.rs",
         "davit's state directory",
     ),
