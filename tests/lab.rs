@@ -348,7 +348,8 @@ fn a_driver_that_cannot_undo_a_claim_is_told_of_and_not_again_and_again() {
     let long = Duration::from_secs(90);
     eventually("the event's seventh time", long, || {
         let reason = "--field-selector=reason=FailedUnprepareDynamicResources";
-        let path = "jsonpath={.items[0].count} {.items[0].message}";
+        // An index would be an error of kubectl while there is no event yet.
+        let path = "jsonpath={.items[*].count} {.items[*].message}";
         let told = ask(&["get", "events", reason, "-o", path]);
         let (count, message) = told.split_once(' ').unwrap_or_default();
         count.parse().is_ok_and(|n: u32| n >= 7) && message.contains("stuck")
