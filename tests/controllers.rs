@@ -510,9 +510,13 @@ fn item_197_a_refused_pod_is_told_in_one_sentence() {
         "get",
         "events",
         "--field-selector=reason=FailedCreate",
-        "-o=jsonpath={.items[0].message}",
+        "-o=jsonpath={range .items[*]}{.message}{'\\n'}{end}",
     ];
-    let event = kubectl(&c, &k, events);
+    // Events are written beside everything else.
+    let told = || kubectl(&c, &k, events);
+    eventually("an event says it", SOON, || !told().is_empty());
+    let told = told();
+    let event = told.lines().next().unwrap_or_default();
     let event = event.strip_prefix("Error creating: ").unwrap_or_default();
     assert!(is_refusal(event), "{event}");
     let revision = ".metadata.annotations.deployment\\.kubernetes\\.io/revision";
