@@ -114,6 +114,10 @@ const MAY: &[(&str, &str)] = &[
         "oci/src/embedded/container/create.rs",
         "davit's state directory",
     ),
+    (
+        "oci/src/embedded/container/reconnect.rs",
+        "records in davit's state directory",
+    ),
     ("oci/src/embedded/exec.rs", "davit's own pipes"),
     (
         "oci/src/embedded/sandbox.rs",
