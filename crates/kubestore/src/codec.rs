@@ -5,10 +5,10 @@ use std::str::FromStr;
 use bytes::Bytes;
 use davit_api::kinds::{KindTable, ResourceRow, TypeId, builtin, split_api_version};
 use davit_api::meta;
+use davit_schema::convert::convert;
 use davit_schema::decode::{self, Encoding};
 use davit_schema::ordered::Ordered;
 use davit_schema::{defaults, protobuf};
-use davit_strategy::convert::convert;
 use davit_strategy::strategy;
 use serde_json::Value;
 

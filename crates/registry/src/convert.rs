@@ -1,8 +1,8 @@
 //! Between the version a resource is served in and the one its objects are stored in.
 
 use davit_api::status::Status;
-use davit_strategy::convert::convert;
-pub use davit_strategy::convert::field;
+use davit_schema::convert::convert;
+pub use davit_schema::convert::field;
 use serde_json::Value;
 
 use crate::ResourceInfo;

@@ -1,7 +1,8 @@
-//! Structural schema of kinds: decode, prune, default, validate, patch, OpenAPI, table columns.
+//! Structural schema of kinds: decode, prune, default, convert, validate, patch, OpenAPI, table columns.
 #![forbid(unsafe_code)]
 
 pub mod apply;
+pub mod convert;
 pub mod decode;
 pub mod defaults;
 pub mod gates;

@@ -41,7 +41,6 @@ mod cluster;
 mod conditions;
 mod config;
 mod containers;
-pub mod convert;
 pub mod crd;
 mod events;
 mod fields;
