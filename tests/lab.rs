@@ -2,6 +2,7 @@
 
 mod glance;
 mod new;
+mod node_resources;
 
 use crate::{harness, peers::parts};
 use harness::{

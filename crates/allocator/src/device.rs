@@ -106,6 +106,16 @@ pub struct Consumption {
     pub counters: BTreeMap<String, Quantity>,
 }
 
+/// How much of one resource of its node (`cpu`, `memory`, …) a device takes when it is allocated: `nodeAllocatableResourceMappings`
+/// of KEP-5517.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeResourceMapping {
+    /// The capacity whose consumed amount counts; without one each allocation of the device does.
+    pub capacity: Option<Arc<str>>,
+    /// What one unit of that comes to.
+    pub multiplier: Quantity,
+}
+
 /// Nodes that can reach devices.
 #[derive(Debug, Clone)]
 pub(crate) enum Reach {
@@ -161,6 +171,8 @@ pub struct Device {
     own_taints: usize,
     /// What it takes from shared counters.
     pub consumes: Vec<Consumption>,
+    /// What it takes of the resources of its node, by resource. Devices of a slice that take the same share them.
+    pub node_resources: Option<Arc<Named<NodeResourceMapping>>>,
     /// Whether several claims can hold it at once.
     pub shareable: bool,
     pub(crate) reach: Reach,

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
-use crate::device::{PoolId, Reach, Slice};
+use crate::device::{Device, PoolId, Reach, Slice};
 use crate::fingerprint::{Fingerprint, revision};
 use crate::plan::Plan;
 use crate::signature::PoolSignature;
@@ -104,12 +104,19 @@ pub struct Inventory {
     names: HashMap<Arc<str>, PoolId, RandomState>,
     /// How many slices select nodes by labels.
     selecting: usize,
+    /// How many slices have devices that take of their node's resources.
+    mapping: usize,
 }
 
 /// Whether it depends on a node's labels what it sees of the slice.
 fn selects_nodes(slice: &Slice) -> bool {
     let by_labels = |reach: &Reach| matches!(reach, Reach::Selector(..));
     by_labels(&slice.reach) || slice.devices.iter().any(|d| by_labels(&d.reach))
+}
+
+/// Whether devices of the slice take of their node's resources.
+fn maps_node_resources(slice: &Slice) -> bool {
+    slice.devices.iter().any(|d| d.node_resources.is_some())
 }
 
 impl Inventory {
@@ -128,6 +135,7 @@ impl Inventory {
             }
         }
         self.selecting += usize::from(selects_nodes(&slice));
+        self.mapping += usize::from(maps_node_resources(&slice));
         let pool = Arc::make_mut(self.pools.entry(id).or_default());
         let at = pool.slices.partition_point(|s| s.name < slice.name);
         pool.slices.insert(at, slice);
@@ -149,6 +157,7 @@ impl Inventory {
         let gone = pool.slices.remove(at);
         pool.changed();
         self.selecting -= usize::from(selects_nodes(&gone));
+        self.mapping -= usize::from(maps_node_resources(&gone));
         let same = |s: &Arc<Slice>| match (&s.reach, &gone.reach) {
             (Reach::Node(a), Reach::Node(b)) => a == b,
             (Reach::Node(_), _) | (_, Reach::Node(_)) => false,
@@ -190,6 +199,29 @@ impl Inventory {
     /// Whether some slice, or device, is for nodes with certain labels.
     pub fn selects_nodes(&self) -> bool {
         self.selecting > 0
+    }
+
+    /// Whether some device takes of its node's resources.
+    pub fn maps_node_resources(&self) -> bool {
+        self.mapping > 0
+    }
+
+    /// A device by driver, pool and name: as the newest slice that has it describes it.
+    pub fn device(&self, driver: &str, pool: &str, name: &str) -> Option<&Device> {
+        let id = PoolId {
+            driver: driver.into(),
+            pool: pool.into(),
+        };
+        let mut newest: Option<(i64, &Device)> = None;
+        for slice in &self.pools.get(&id)?.slices {
+            let found = slice.devices.iter().find(|d| *d.name == *name);
+            if let Some(device) = found
+                && newest.is_none_or(|(generation, _)| slice.generation > generation)
+            {
+                newest = Some((slice.generation, device));
+            }
+        }
+        newest.map(|(_, device)| device)
     }
 
     /// The pool of the slice of this name.

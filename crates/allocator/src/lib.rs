@@ -28,6 +28,7 @@ mod fingerprint;
 mod inventory;
 mod named;
 mod node;
+mod node_resources;
 mod plan;
 mod pool;
 mod refusal;
@@ -45,13 +46,15 @@ pub use call::{Call, Stop};
 pub use cel::{COST_LIMIT, EXPRESSION_LIMIT, Selector, check_selector};
 pub use classes::{Class, Classes};
 pub use device::{
-    Attribute, Capacity, CapacityPolicy, Device, DeviceId, DeviceView, PoolId, Slice, SliceError,
+    Attribute, Capacity, CapacityPolicy, Device, DeviceId, DeviceView, NodeResourceMapping, PoolId,
+    Slice, SliceError,
 };
 pub use error::AllocateError;
 pub use features::Features;
 pub use inventory::Inventory;
 pub use named::Named;
 pub use node::{NodeMatcher, NodeSelectorError, NodeView};
+pub use node_resources::NodeResourcesError;
 pub use plan::Plan;
 pub use refusal::{Cause, DeviceRefusal, PoolFault, Refusal, RequestRefusal};
 pub use result::Allocation;

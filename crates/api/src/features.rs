@@ -326,7 +326,7 @@ mod tests {
         assert!(features.is_on(LIST_ATTRIBUTES) && features.is_on("DRADeviceTaints"));
         assert!(!features.is_on("DRAConsumableCapacity") && !features.is_on(EXTENDED_RESOURCE));
         // locked ones stay
-        assert!(!features.is_on("DRANodeAllocatableResources"));
+        assert!(!features.is_on("DRAWorkloadResourceClaims"));
         assert!(features.is_on("DRADeviceTaintRules"));
     }
 

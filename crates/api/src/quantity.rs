@@ -239,6 +239,14 @@ impl Quantity {
         Some(Quantity::reduced(sum, exponent, format))
     }
 
+    /// The product, written as the first is, or none where it is too large to be kept exactly. Below one billionth it is rounded
+    /// away from zero, as every quantity.
+    pub fn checked_mul(self, other: Quantity) -> Option<Quantity> {
+        let mantissa = self.mantissa.checked_mul(other.mantissa)?;
+        let exponent = self.exponent.checked_add(other.exponent)?;
+        Some(Quantity::reduced(mantissa, exponent, self.format))
+    }
+
     /// The difference, or none where it cannot be kept exactly.
     pub fn checked_sub(self, other: Quantity) -> Option<Quantity> {
         self.checked_add(-other)

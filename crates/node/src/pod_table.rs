@@ -5,7 +5,7 @@ use crate::podsapi::PodChanges;
 use crate::resize::Precedence;
 use davit_containermanager::ActivePods;
 use davit_pods::pod::PodExt;
-use davit_pods::resources::{Amounts, pod_requests};
+use davit_pods::resources::{Amounts, pod_holdings};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
@@ -268,7 +268,7 @@ impl PodTable {
 
 /// What a pod takes of the node.
 fn amounts(pod: &Pod) -> Amounts {
-    let mut wanted = pod_requests(pod);
+    let mut wanted = pod_holdings(pod);
     wanted.insert("pods".to_owned(), 1);
     wanted
 }

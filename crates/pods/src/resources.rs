@@ -90,9 +90,11 @@ fn raise<T: Copy + Default + Ord>(into: &mut BTreeMap<String, T>, other: &BTreeM
 }
 
 /// What a pod comes to as a whole: app containers and sidecars together, or the greediest init container with the
-/// sidecars that run beside it, whichever is more; what is set for the pod replaces the sum. Without overhead.
+/// sidecars that run beside it, whichever is more, and `devices` with that; what is set for the pod replaces the sum. Without
+/// overhead.
 fn total<T: Copy + Default + Ord + AddAssign>(
     pod: &Pod,
+    devices: &BTreeMap<String, T>,
     of: impl Fn(&ResourceRequirements) -> BTreeMap<String, T>,
 ) -> BTreeMap<String, T> {
     let mut running = BTreeMap::new();
@@ -116,6 +118,7 @@ fn total<T: Copy + Default + Ord + AddAssign>(
         }
     }
     raise(&mut running, &init_peak);
+    add(&mut running, devices);
     if let Some(level) = &pod.pod_spec().resources {
         running.extend(of(level));
     }
@@ -135,7 +138,22 @@ fn requests<T>(
 
 /// What a pod asks of the node, its overhead included.
 pub fn pod_requests(pod: &Pod) -> Amounts {
-    let mut all = total(pod, |r| requests(r, amount));
+    requests_with(pod, &Amounts::new())
+}
+
+/// What a pod takes of the node: what it asks for, and what its status says that its devices take (KEP-5517).
+pub fn pod_holdings(pod: &Pod) -> Amounts {
+    let mut devices = Amounts::new();
+    let status = pod.status.iter();
+    let claims = status.flat_map(|s| &s.node_allocatable_resource_claim_statuses);
+    for (name, q) in claims.flatten().flat_map(|claim| &claim.resources) {
+        *devices.entry(name.clone()).or_default() += amount(name, q);
+    }
+    requests_with(pod, &devices)
+}
+
+fn requests_with(pod: &Pod, devices: &Amounts) -> Amounts {
+    let mut all = total(pod, devices, |r| requests(r, amount));
     for (name, q) in pod.pod_spec().overhead.iter().flatten() {
         *all.entry(name.clone()).or_default() += amount(name, q);
     }
@@ -167,8 +185,10 @@ pub fn pod_level(pod: &Pod) -> Option<Container> {
 pub fn pod_resources(pod: &Pod) -> ResourceRequirements {
     let exact = |_: &str, q: &Quantity| q.0.parse::<Exact>().unwrap_or_default();
     let limit = |(name, q): (&String, &Quantity)| (name.clone(), exact(name, q));
-    let mut requests = total(pod, |r| requests(r, exact));
-    let mut limits = total(pod, |r| r.limits.iter().flatten().map(limit).collect());
+    let none = BTreeMap::new();
+    let mut requests = total(pod, &none, |r| requests(r, exact));
+    let limits_of = |r: &ResourceRequirements| r.limits.iter().flatten().map(limit).collect();
+    let mut limits = total(pod, &none, limits_of);
     for (name, q) in pod.pod_spec().overhead.iter().flatten() {
         *requests.entry(name.clone()).or_default() += exact(name, q);
         // What has no limit gets none by its overhead.
@@ -425,6 +445,27 @@ mod tests {
 
     fn c(name: &str, cpu: &str, mem: &str) -> serde_json::Value {
         json!({"name": name, "resources": {"requests": {"cpu": cpu, "memory": mem}, "limits": {"cpu": cpu, "memory": mem}}})
+    }
+
+    #[test]
+    fn devices_take_of_the_node_what_the_status_says() {
+        let mut pod =
+            pod(json!({"overhead": {"cpu": "250m"}, "containers": [c("a", "1", "100Mi")]}));
+        let status = json!({"nodeAllocatableResourceClaimStatuses": [
+            {"resourceClaimName": "x", "resources": {"cpu": "2", "memory": "1Mi"}},
+            {"resourceClaimName": "y", "resources": {"cpu": "1500m", "hugepages-2Mi": "2Mi"}}]});
+        pod.status = Some(serde_json::from_value(status).unwrap());
+        let holdings = Amounts::from([
+            ("cpu".into(), 4750),
+            ("memory".into(), 101 << 20),
+            ("hugepages-2Mi".into(), 2 << 20),
+        ]);
+        assert_eq!(pod_holdings(&pod), holdings);
+        assert_eq!(pod_requests(&pod)["cpu"], 1250);
+        // what the pod asks for as a whole is for them, too
+        pod.spec.get_or_insert_default().resources =
+            Some(serde_json::from_value(json!({"requests": {"cpu": "5"}})).unwrap());
+        assert_eq!(pod_holdings(&pod)["cpu"], 5250);
     }
 
     #[test]

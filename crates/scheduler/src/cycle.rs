@@ -21,7 +21,7 @@ use crate::nominator::Nominated;
 use crate::pod::PodInfo;
 use crate::queue::Failure;
 use crate::verdict::RECORD_NODES;
-pub(crate) use booking::{PermitAnswer, permit, reserve, unreserve};
+pub(crate) use booking::{PermitAnswer, on_node, permit, reserve, unreserve};
 use equivalence::EquivalenceCache;
 pub use panel::Consulted;
 use panel::{Judgement, Panel};

@@ -224,6 +224,16 @@ impl Devices {
         inner.inventory.local(node).cloned().collect()
     }
 
+    /// Whether some device takes of its node's resources.
+    pub(crate) fn maps_node_resources(&self) -> bool {
+        self.inner.lock().inventory.maps_node_resources()
+    }
+
+    /// The slices as they are now.
+    pub(crate) fn inventory(&self) -> Arc<Inventory> {
+        self.inner.lock().inventory.clone()
+    }
+
     /// The allocation of a claim, written or about to be.
     pub(crate) fn allocation_of(&self, claim: &ResourceClaim) -> Option<AllocationResult> {
         self.inner.lock().booked.get(&uid(claim)).cloned()

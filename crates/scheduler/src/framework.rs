@@ -201,6 +201,12 @@ pub trait Score: Plugin {
 
 /// Keeps state about pods that are on their way to a node.
 pub trait Reserve: Plugin {
+    /// The pod as it counts on the node from now on, where that differs from the pod as it is in the API. Asked before anything
+    /// is booked.
+    fn on_node(&self, _state: &CycleState, _pod: &PodInfo, _node: &str) -> Option<PodInfo> {
+        None
+    }
+
     /// Books what the pod needs on the node.
     fn reserve(&self, state: &mut CycleState, pod: &PodInfo, node: &str) -> Status;
 

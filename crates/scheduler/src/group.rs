@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::cache::{Cache, Snapshot};
 use crate::cycle::{
-    Attempt, Consulted, Inputs, NodeSearch, Outcome, PermitAnswer, attempt_from, permit, reserve,
-    unreserve,
+    Attempt, Consulted, Inputs, NodeSearch, Outcome, PermitAnswer, attempt_from, on_node, permit,
+    reserve, unreserve,
 };
 use crate::extender::{ExtenderAnswers, Extenders};
 use crate::framework::{CycleState, Profile, Status};
@@ -241,7 +241,8 @@ impl GroupCycle<'_> {
         trial: &mut Trial,
     ) -> Result<(), String> {
         let pod = &taken.pod;
-        let booked = match self.cache.assume(pod.clone(), node) {
+        let counted = on_node(self.profile, &attempt.state, pod, node);
+        let booked = match self.cache.assume(counted, node) {
             Err(error) => Err(Status::error(error.to_string())),
             Ok(()) => {
                 self.groups.set_scheduled(pod, true);

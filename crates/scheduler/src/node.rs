@@ -44,6 +44,8 @@ pub struct NodeInfo {
     with_anti_affinity: usize,
     /// How many of its pods use a claim.
     claims: HashMap<Arc<str>, u32>,
+    /// How many of its pods have ResourceClaims whose devices take of the node's own resources.
+    with_claims_of_node: usize,
     /// Another one after every change in the cache; no two nodes have the same. What is imagined keeps that of its original.
     pub(crate) generation: u64,
     /// Where the node stands among those that answer for devices, which is looked up once.
@@ -69,6 +71,7 @@ impl NodeInfo {
             with_affinity: 0,
             with_anti_affinity: 0,
             claims: HashMap::new(),
+            with_claims_of_node: 0,
             generation: 0,
             answers_at: OnceLock::new(),
         }
@@ -185,6 +188,20 @@ impl NodeInfo {
         self.claims.get(claim).copied().unwrap_or(0)
     }
 
+    /// The pods of the node that have a ResourceClaim whose devices take of the node's own resources.
+    pub(crate) fn takers_of_claim(
+        &self,
+        namespace: &str,
+        claim: &str,
+    ) -> impl Iterator<Item = &Arc<PodInfo>> {
+        // Most nodes have none at all.
+        let some = self.with_claims_of_node > 0;
+        let pods = if some { self.pods.as_slice() } else { &[] };
+        pods.iter().filter(move |pod| {
+            *pod.namespace == *namespace && pod.claims_of_node.iter().any(|c| **c == *claim)
+        })
+    }
+
     /// Adds a pod.
     pub fn add_pod(&mut self, pod: Arc<PodInfo>) {
         self.requested.add(&pod.requests.requests);
@@ -198,6 +215,7 @@ impl NodeInfo {
         }
         self.with_affinity += usize::from(pod.has_affinity());
         self.with_anti_affinity += usize::from(!pod.anti_affinity.is_empty());
+        self.with_claims_of_node += usize::from(!pod.claims_of_node.is_empty());
         self.lowest_priority = self.lowest_priority.min(pod.priority);
         self.pods.push(pod);
     }
@@ -229,6 +247,7 @@ impl NodeInfo {
         }
         self.with_affinity -= usize::from(pod.has_affinity());
         self.with_anti_affinity -= usize::from(!pod.anti_affinity.is_empty());
+        self.with_claims_of_node -= usize::from(!pod.claims_of_node.is_empty());
         if pod.priority == self.lowest_priority {
             let lowest = self.pods.iter().map(|p| p.priority).min();
             self.lowest_priority = lowest.unwrap_or(i32::MAX);

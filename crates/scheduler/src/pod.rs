@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{
 use davit_volume::pod::claims_of;
 
 use crate::config::DEFAULT_SCHEDULER_NAME;
-use crate::resources::PodRequests;
+use crate::resources::{PodRequests, TakenByClaim, taken_by_claims};
 use crate::selector::{Labels, NodeTerm, Requirement, Selector};
 use crate::signature::Signature;
 
@@ -176,6 +176,8 @@ pub struct PodInfo {
     /// The claims that the pod names: namespace and name, joined by a slash. Those of ephemeral volumes are not shared
     /// and not among them.
     pub claims: Vec<Arc<str>>,
+    /// Of a pod that has a node: the claims, of its namespace, whose devices take of the node's own resources.
+    pub claims_of_node: Vec<Arc<str>>,
     /// Topology spread constraints.
     pub spread: Vec<SpreadConstraint>,
 }
@@ -294,8 +296,23 @@ impl PodInfo {
             })),
             spread: spread(spec, labels),
             claims: claims(&pod, &namespace),
+            claims_of_node: claims_of_node(taken_by_claims(&pod)),
             namespace,
             pod,
+        }
+    }
+
+    /// The pod as it counts on a node of which its devices take this.
+    #[must_use]
+    pub(crate) fn taking(&self, taken: &[TakenByClaim]) -> Self {
+        let mut pod = (*self.pod).clone();
+        let status = pod.status.get_or_insert_default();
+        status.node_allocatable_resource_claim_statuses = Some(taken.to_vec());
+        let requests = PodRequests::with(&pod, taken);
+        Self {
+            requests,
+            claims_of_node: claims_of_node(taken),
+            ..Self::new(Arc::new(pod))
         }
     }
 
@@ -380,6 +397,13 @@ impl PodInfo {
     pub fn key(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
+}
+
+fn claims_of_node(taken: &[TakenByClaim]) -> Vec<Arc<str>> {
+    let names = taken
+        .iter()
+        .map(|t| Arc::from(t.resource_claim_name.as_str()));
+    names.collect()
 }
 
 /// The shared claims of a pod, each once.

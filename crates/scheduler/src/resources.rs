@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerStatus, NodeAllocatableResourceClaimStatus, Pod,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// CPU that a container without a CPU request counts for in scores, in thousandths of a CPU.
@@ -155,11 +157,31 @@ pub struct PodRequests {
     pub scored_memory: i64,
 }
 
+/// What the devices of one of a pod's claims take of the node, as it stands in the pod's status (KEP-5517).
+pub(crate) type TakenByClaim = NodeAllocatableResourceClaimStatus;
+
+/// What the devices of a pod that has a node take of it. For others that is not decided, whatever an attempt has left behind.
+pub(crate) fn taken_by_claims(pod: &Pod) -> &[TakenByClaim] {
+    let node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref());
+    let taken = pod
+        .status
+        .as_ref()
+        .filter(|_| node.is_some_and(|n| !n.is_empty()));
+    let taken = taken.and_then(|s| s.node_allocatable_resource_claim_statuses.as_deref());
+    taken.unwrap_or_default()
+}
+
 impl PodRequests {
-    /// Computes the requests of a pod from its spec and, for a pod that is being resized, its status.
+    /// Computes the requests of a pod from its spec and, for a pod that has a node, its status: for a resize, and what devices
+    /// take.
     pub fn of(pod: &Pod) -> Self {
-        let requests = total(pod, |list| list);
-        let scored = total(pod, |mut list| {
+        Self::with(pod, taken_by_claims(pod))
+    }
+
+    /// The requests of a pod whose devices take this of the node.
+    pub(crate) fn with(pod: &Pod, taken: &[TakenByClaim]) -> Self {
+        let requests = total(pod, taken, |list| list);
+        let scored = total(pod, taken, |mut list| {
             list.entry(CPU).or_insert(UNSTATED_MILLI_CPU);
             list.entry(MEMORY).or_insert(UNSTATED_MEMORY);
             list
@@ -243,9 +265,47 @@ fn container_amounts<'a>(
     most
 }
 
-fn total<'a>(pod: &'a Pod, adjust: impl Fn(Amounts<'a>) -> Amounts<'a>) -> Resources {
+/// What containers and devices come to, where a pod has requests of its own for less than that: the name of the resource.
+pub(crate) fn not_covered(pod: &Pod, taken: &[TakenByClaim]) -> Option<String> {
+    let sum = sum(pod, taken, &|list| list);
+    let mut level = pod_level(pod).into_iter();
+    let short = level.find(|(name, amount)| sum.get(name).is_some_and(|sum| sum > amount));
+    short.map(|(name, _)| name.to_owned())
+}
+
+/// The requests that a pod has as a whole.
+fn pod_level(pod: &Pod) -> Amounts<'_> {
+    let spec = pod.spec.as_ref();
+    let mut level = amounts(spec.and_then(|s| s.resources.as_ref()?.requests.as_ref()));
+    level.retain(|name, _| *name == CPU || *name == MEMORY || name.starts_with("hugepages-"));
+    level
+}
+
+fn total<'a>(
+    pod: &'a Pod,
+    taken: &'a [TakenByClaim],
+    adjust: impl Fn(Amounts<'a>) -> Amounts<'a>,
+) -> Resources {
+    let mut sum = sum(pod, taken, &adjust);
+    // Pod-level requests stand for the sum of the containers, and of what devices take, where they are given.
+    sum.extend(pod_level(pod));
+    let overhead = pod.spec.as_ref().and_then(|s| s.overhead.as_ref());
+    add(&mut sum, &amounts(overhead));
+    let mut resources = Resources::default();
+    for (name, amount) in sum {
+        resources.set(name, amount);
+    }
+    resources
+}
+
+/// What the containers of a pod come to with what its devices take.
+fn sum<'a>(
+    pod: &'a Pod,
+    taken: &'a [TakenByClaim],
+    adjust: &impl Fn(Amounts<'a>) -> Amounts<'a>,
+) -> Amounts<'a> {
     let Some(spec) = &pod.spec else {
-        return Resources::default();
+        return Amounts::new();
     };
     let status = pod.status.as_ref();
     let infeasible = status
@@ -277,20 +337,10 @@ fn total<'a>(pod: &'a Pod, adjust: impl Fn(Amounts<'a>) -> Amounts<'a>) -> Resou
         raise(&mut init, &at_once);
     }
     raise(&mut sum, &init);
-    // Pod-level requests stand for the sum of the containers where they are given.
-    let pod_level = amounts(spec.resources.as_ref().and_then(|r| r.requests.as_ref()));
-    for (name, amount) in pod_level {
-        if name == CPU || name == MEMORY || name.starts_with("hugepages-") {
-            sum.insert(name, amount);
-        }
+    for claim in taken {
+        add(&mut sum, &amounts(Some(&claim.resources)));
     }
-    add(&mut sum, &amounts(spec.overhead.as_ref()));
-
-    let mut resources = Resources::default();
-    for (name, amount) in sum {
-        resources.set(name, amount);
-    }
-    resources
+    sum
 }
 
 #[cfg(test)]
@@ -364,6 +414,43 @@ mod tests {
         ]));
         assert_eq!(refused.milli_cpu, 500);
         assert_eq!(refused.scalar("example.com/foo"), 1);
+    }
+
+    #[test]
+    fn devices_take_of_the_node_of_a_pod_that_has_one() {
+        let pod = |node: &str, level: serde_json::Value| -> Pod {
+            let spec = json!({"nodeName": node, "overhead": {"cpu": "10m"}, "resources": level,
+                "containers": [asks(json!({"cpu": "1"}))], "initContainers": [asks(json!({"cpu": "2"}))]});
+            let status = json!({"nodeAllocatableResourceClaimStatuses": [
+                {"resourceClaimName": "a", "containers": ["c"], "resources": {"cpu": "3", "memory": "1Gi"}},
+                {"resourceClaimName": "b", "containers": ["c"], "resources": {"cpu": "500m", "hugepages-2Mi": "4Mi"}}]});
+            serde_json::from_value(
+                json!({"metadata": {"name": "p"}, "spec": spec, "status": status}),
+            )
+            .unwrap()
+        };
+        let sums = PodRequests::of(&pod("n", json!({})));
+        assert_eq!(
+            (sums.requests.milli_cpu, sums.scored_milli_cpu),
+            (5510, 5510)
+        );
+        assert_eq!(
+            (sums.requests.memory, sums.scored_memory),
+            (1 << 30, (1 << 30) + UNSTATED_MEMORY)
+        );
+        assert_eq!(sums.requests.scalar("hugepages-2Mi"), 4 << 20);
+        assert_eq!(
+            PodRequests::of(&pod("", json!({}))).requests.milli_cpu,
+            2010
+        );
+        // what the pod asks for as a whole covers its devices, or not
+        for (cpu, short) in [("6", None), ("5", Some("cpu"))] {
+            let pod = pod("n", json!({"requests": {"cpu": cpu}}));
+            let whole = PodRequests::of(&pod).requests;
+            assert_eq!(whole.milli_cpu, milli_value(&Quantity(cpu.to_owned())) + 10);
+            let taken = taken_by_claims(&pod);
+            assert_eq!(not_covered(&pod, taken).as_deref(), short);
+        }
     }
 
     #[test]

@@ -200,6 +200,22 @@ fn a_job_without_labels_has_those_made_for_its_pods() {
 }
 
 #[test]
+fn pods_whose_devices_take_of_the_node_are_not_resized() {
+    let pod = |cpu: &str| {
+        json!({"metadata": {"name": "p", "namespace": "n", "resourceVersion": "1"},
+            "spec": {"restartPolicy": "Always", "containers": [
+                {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}]},
+            "status": {"nodeAllocatableResourceClaimStatuses": [
+                {"resourceClaimName": "x", "containers": ["c"], "resources": {"cpu": "1"}}]}})
+    };
+    let faults =
+        strategy("", "v1", "Pod").validate_subresource_update("resize", &pod("2"), &pod("1"));
+    let told = crate::testing::lines(&faults);
+    let fault = "spec: Forbidden: pods with node allocatable resource claims cannot be resized";
+    assert!(told.contains(fault), "{told}");
+}
+
+#[test]
 fn a_resize_changes_cpu_and_memory_of_containers_that_stay_where_they_are() {
     let pod = |containers: Value| {
         json!({"metadata": {"name": "p", "namespace": "n", "resourceVersion": "1"},

@@ -1,5 +1,6 @@
 //! Pods.
 
+mod claim_statuses;
 mod warnings;
 
 use std::collections::{HashMap, HashSet};
@@ -506,18 +507,7 @@ fn status_update(new: &Value, old: &Value, errors: &mut ErrorList) {
         // a sidecar restarts whatever the policy of the pod is, so it is judged by its own
         transitions(new, old, "initContainerStatuses", "OnFailure", errors);
     }
-    let claims = names_of(list_at(new, &["spec", "resourceClaims"]));
-    for (i, claim) in list_at(new, &["status", "resourceClaimStatuses"])
-        .iter()
-        .enumerate()
-    {
-        let name = str_at(claim, &["name"]);
-        if !claims.contains_key(name) {
-            let path = path.child("resourceClaimStatuses").index(i).child("name");
-            let fault = "must match the name of an entry in `spec.resourceClaims`";
-            errors.push(FieldError::invalid(&path, name, fault));
-        }
-    }
+    claim_statuses::check(new, &path, errors);
     addresses(new, old, "podIPs", errors);
     let first = list_at(new, &["status", "hostIPs"]).first();
     if let Some(first) = first.map(|entry| str_at(entry, &["ip"]))
@@ -673,6 +663,10 @@ fn resize_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     if pod_defaults::qos_class(at(new, &["spec"])) != class {
         let fault = "Pod QOS Class may not change as a result of resizing";
         errors.push(FieldError::invalid(&path, class, fault));
+    }
+    if !list_at(old, &["status", "nodeAllocatableResourceClaimStatuses"]).is_empty() {
+        let fault = "pods with node allocatable resource claims cannot be resized";
+        errors.push(FieldError::forbidden(&path, fault));
     }
     let known = errors.len();
     resize_order(new, old, errors);

@@ -12,8 +12,8 @@ pub use claims::admin_requests;
 
 use super::fields::required;
 use super::json::{
-    at, at_mut, default, default_nonzero, has, is_empty, list_at, list_mut, remove, same, set,
-    str_at,
+    at, at_mut, default, default_nonzero, default_unset, has, is_empty, list_at, list_mut, remove,
+    same, set, str_at,
 };
 use super::storage::Fixed;
 use super::{Generic, KindInfo, Strategy, access, meta, status_conditions};
@@ -388,9 +388,14 @@ impl Strategy for Slice {
         &self.0
     }
 
-    /// A taint is as old as the first object that had it.
+    /// A taint is as old as the first object that had it; a mapping to a resource of the node multiplies by one.
     fn default(&self, obj: &mut Value) {
         for device in list_mut(obj, &["spec", "devices"]) {
+            let mappings = at_mut(device, &["nodeAllocatableResourceMappings"]);
+            let mappings = mappings.and_then(Value::as_object_mut);
+            for mapping in mappings.into_iter().flat_map(|m| m.values_mut()) {
+                default_unset(mapping, "allocationMultiplier", "1");
+            }
             for taint in list_mut(device, &["taints"]) {
                 default(taint, "timeAdded", access::now());
             }

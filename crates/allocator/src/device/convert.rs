@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use davit_api::quantity::Quantity;
+use davit_api::quantity::{Format, Quantity};
 use k8s_openapi::api::resource::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 use super::{
-    Attribute, AttributePrint, Capacity, CapacityPolicy, Consumption, Device, PoolId, Reach, Slice,
-    SliceError,
+    Attribute, AttributePrint, Capacity, CapacityPolicy, Consumption, Device, NodeResourceMapping,
+    PoolId, Reach, Slice, SliceError,
 };
 use crate::cel;
 use crate::fingerprint::{Fingerprint, attribute_key};
@@ -146,6 +146,13 @@ fn device(
         Some((same, _)) => same.capacity.clone(),
         None => Arc::new(capacity(d, quantity)?),
     };
+    let same_node = |other: &api::Device| {
+        other.node_allocatable_resource_mappings == d.node_allocatable_resource_mappings
+    };
+    let node_resources = match like.filter(|(_, other)| same_node(other)) {
+        Some((same, _)) => same.node_resources.clone(),
+        None => node_resources(d, quantity)?.map(Arc::new),
+    };
     let consumes = d.consumes_counters.iter().flatten().map(|c| {
         let counters = c.counters.iter();
         let counters: Result<_, SliceError> = counters
@@ -183,6 +190,7 @@ fn device(
         own_taints: taints.len(),
         taints,
         consumes: consumes.collect::<Result<_, SliceError>>()?,
+        node_resources,
         shareable: d.allow_multiple_allocations == Some(true),
         reach: Reach::new(d.node_name.as_ref(), d.all_nodes, d.node_selector.as_ref()),
         binds_to_node: d.binds_to_node == Some(true),
@@ -190,6 +198,28 @@ fn device(
         binding_failure_conditions: d.binding_failure_conditions.clone().unwrap_or_default(),
         fixed: Fingerprint::default(),
     })
+}
+
+fn node_resources(
+    d: &api::Device,
+    quantity: &impl Fn(&'static str, &ApiQuantity) -> Result<Quantity, SliceError>,
+) -> Result<Option<Named<NodeResourceMapping>>, SliceError> {
+    let Some(mappings) = &d.node_allocatable_resource_mappings else {
+        return Ok(None);
+    };
+    let each = mappings.iter().map(|(resource, mapping)| {
+        let multiplier = match &mapping.allocation_multiplier {
+            Some(q) => quantity("multiplier", q)?,
+            None => Quantity::new(1, Format::DecimalSi),
+        };
+        let capacity = mapping.capacity_key.as_deref();
+        let mapping = NodeResourceMapping {
+            capacity: capacity.filter(|key| !key.is_empty()).map(Arc::from),
+            multiplier,
+        };
+        Ok((resource.as_str().into(), mapping))
+    });
+    each.collect::<Result<_, _>>().map(Some)
 }
 
 fn capacity(

@@ -127,7 +127,7 @@ pub(super) const GATES: &[Gate] = &[
     gate("DRADeviceTaints", Stage::Beta, true),
     gate(EXTENDED_RESOURCE, Stage::Beta, true),
     gate(LIST_ATTRIBUTES, Stage::Alpha, false),
-    missing("DRANodeAllocatableResources", Stage::Alpha, false),
+    gate("DRANodeAllocatableResources", Stage::Alpha, false),
     gate("DRAPartitionableDevices", Stage::Beta, true),
     gate("DRAPrioritizedList", Stage::Ga, true),
     gate("DRAResourceClaimDeviceStatus", Stage::Beta, true),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use davit_sdk::dra::{CounterSet, Device, DeviceExt as _, counters, device};
+use k8s_openapi::api::resource::v1::NodeAllocatableResourceMapping;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -57,6 +58,9 @@ pub struct DeviceGroup {
     /// Capacities as quantities.
     #[serde(default)]
     pub capacity: BTreeMap<String, String>,
+    /// What a device takes of the resources of its node, by their names, as in a ResourceSlice (KEP-5517).
+    #[serde(default)]
+    pub node_allocatable_resource_mappings: BTreeMap<String, NodeAllocatableResourceMapping>,
     /// Counters that a device takes while it is allocated, by the name of their set (with `{n}`).
     #[serde(default)]
     pub consumes: BTreeMap<String, BTreeMap<String, String>>,
@@ -225,6 +229,10 @@ impl DeviceGroup {
         for (name, amount) in &self.capacity {
             made = made.capacity(name, amount);
         }
+        if !self.node_allocatable_resource_mappings.is_empty() {
+            made.node_allocatable_resource_mappings =
+                Some(self.node_allocatable_resource_mappings.clone());
+        }
         for (set, amounts) in &self.consumes {
             made = made.consumes(
                 &fill(set),
@@ -251,7 +259,8 @@ drivers:
 - name: gpu.vendor.example
   counters: {card-0: {slices: '7'}}
   devices:
-  - {name: 'gpu-{n}', count: 2, attributes: {model: A100, index: '{n}', fast: true, numaNode: 1}, capacity: {memory: 40Gi}}
+  - {name: 'gpu-{n}', count: 2, attributes: {model: A100, index: '{n}', fast: true, numaNode: 1}, capacity: {memory: 40Gi},
+     nodeAllocatableResourceMappings: {cpu: {allocationMultiplier: '2'}, memory: {capacityKey: memory}}}
   - {name: 'part-{n}', count: 7, consumes: {card-0: {slices: '1'}}, present: false}
   script: [{at: 1s, add: [part-0], unhealthy: [gpu-1], taints: [{devices: [gpu-0], key: a.b/c, effect: NoSchedule}]}]
 ",
@@ -264,6 +273,16 @@ drivers:
         assert_eq!(attributes["model"].string.as_deref(), Some("A100"));
         assert_eq!(attributes["fast"].bool, Some(true));
         assert!(devices[1].present && !devices[2].present);
+        let mappings = devices[1]
+            .device
+            .node_allocatable_resource_mappings
+            .as_ref()
+            .unwrap();
+        assert_eq!(
+            mappings["cpu"].allocation_multiplier.as_ref().unwrap().0,
+            "2"
+        );
+        assert_eq!(mappings["memory"].capacity_key.as_deref(), Some("memory"));
         let error = |text: &str| Inventory::parse(text).unwrap_err().to_string();
         assert!(error("drivers: [{name: a.b, devices: [{name: x, count: 2}]}]").contains("twice"));
         assert!(

@@ -1,5 +1,6 @@
 //! What follows the choice of a node: Reserve and its undoing, and Permit.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::framework::{Code, CycleState, Profile, Status};
@@ -13,6 +14,20 @@ pub(crate) enum PermitAnswer {
     Waits(Vec<(&'static str, Duration)>, String),
     /// One refuses it.
     Refused(Status),
+}
+
+/// The pod as it counts on the node.
+pub(crate) fn on_node(
+    profile: &Profile,
+    state: &CycleState,
+    pod: &Arc<PodInfo>,
+    node: &str,
+) -> Arc<PodInfo> {
+    let plugins = profile.points.reserve.iter();
+    plugins.fold(pod.clone(), |pod, plugin| {
+        let counted = plugin.on_node(state, &pod, node);
+        counted.map_or(pod, Arc::new)
+    })
 }
 
 /// Has all plugins book what the pod needs on the node.

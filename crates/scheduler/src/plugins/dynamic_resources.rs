@@ -7,6 +7,7 @@ pub(crate) mod claims;
 mod conditions;
 mod extended;
 mod held;
+mod node_resources;
 mod points;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -14,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use davit_allocator::{
-    Allocation, Allocator, Call, Features, NodeMatcher, NodeView, Picture, Plan, Question,
+    Allocation, Allocator, Call, Features, NodeMatcher, NodeView, Picture, Plan, Question, Stop,
 };
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -24,6 +25,7 @@ use tokio::time::Instant;
 use crate::config::DynamicResourcesTimeouts;
 use crate::devices::Devices;
 use crate::node::NodeInfo;
+use crate::resources::TakenByClaim;
 pub(crate) use adopt::Adoption;
 use extended::Wanted;
 pub(crate) use held::{HeldClaim, held};
@@ -132,6 +134,13 @@ struct Searcher {
     deadline: Option<Instant>,
 }
 
+impl Searcher {
+    /// Whether there is no time left to look for devices.
+    fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|d| Instant::now() >= d)
+    }
+}
+
 /// Claims to be allocated together.
 struct Planned {
     plan: Plan,
@@ -148,6 +157,10 @@ struct Planned {
 #[derive(Default)]
 struct Notes {
     found: HashMap<Arc<str>, NodeWithDevices>,
+    /// By node: what the devices found for the pod take of the node's own resources. From Reserve on only of the chosen one.
+    taken: HashMap<Arc<str>, Arc<[TakenByClaim]>>,
+    /// Whether that may stand in the pod's status.
+    recorded: bool,
     /// Allocated claims that ruled out a node.
     unavailable: BTreeSet<usize>,
     /// What Reserve has decided: by claim UID.
@@ -184,8 +197,13 @@ impl Cycle {
         self.search.lock().clone()
     }
 
-    /// Which devices a node has for the pod; `None` if it was not found to have any.
-    fn allocation_on(&self, name: &str) -> Option<(Allocation, Arc<Planned>)> {
+    /// Whether a node was found to have devices for the pod.
+    fn is_found_on(&self, node: &str) -> bool {
+        self.notes.lock().found.contains_key(node)
+    }
+
+    /// Which devices a node has for the pod; `None` if it was not found to have any, or if it has to be stopped before it is known.
+    fn allocation_on(&self, name: &str, stop: Stop<'_>) -> Option<(Allocation, Arc<Planned>)> {
         let found = self.notes.lock().found.get(name).cloned()?;
         if let Some(known) = found.allocation {
             return Some((known, found.planned));
@@ -198,13 +216,16 @@ impl Cycle {
                 labels: labels.unwrap_or(&none),
             },
             released: None,
-            stop: &|| false,
+            stop,
             share_id: &points::uuid,
         };
         let search = self.searcher()?;
         let answer = search.allocator.allocate(&found.planned.plan, call);
         // What it found before it finds again, for it looks at the same.
         let allocation = answer.ok().flatten()?;
+        if let Some(found) = self.notes.lock().found.get_mut(name) {
+            found.allocation = Some(allocation.clone());
+        }
         Some((allocation, found.planned))
     }
 }

@@ -99,36 +99,61 @@ impl NodeResourcesFit {
 }
 
 /// What a pod asks for of one resource, and what there is of it.
-struct Amounts<'a> {
+pub(super) struct Amounts<'a> {
     resource: &'a str,
     requested: i64,
     used: i64,
     capacity: i64,
 }
 
-/// Tells by what the pod does not fit into a node that has `allocatable` and of which `used` is taken by
-/// `pods` pods.
-fn shortages(
-    pod: &PodInfo,
+impl Amounts<'_> {
+    /// Whether it does not suffice. Nothing asked for fits even where the node is overcommitted.
+    fn is_short(&self) -> bool {
+        self.requested > 0 && self.requested > self.capacity.saturating_sub(self.used)
+    }
+
+    /// Adds it to a refusal. More than the node has at all is not to be had by removing pods.
+    pub(super) fn refuse(&self, status: &mut Status) {
+        let never = self.resource != "pods" && self.requested > self.capacity;
+        if never {
+            status.code = Code::UnschedulableAndUnresolvable;
+        } else if status.is_success() {
+            status.code = Code::Unschedulable;
+        }
+        status.reasons.push(reason(self.resource));
+    }
+}
+
+impl From<Amounts<'_>> for Shortage {
+    fn from(amounts: Amounts<'_>) -> Self {
+        Self {
+            resource: amounts.resource.to_owned(),
+            requested: amounts.requested,
+            used: amounts.used,
+            capacity: amounts.capacity,
+        }
+    }
+}
+
+/// Tells of what a node that has `allocatable`, of which `used` is taken, has less than `wanted`.
+pub(super) fn shortages(
+    wanted: &Resources,
     allocatable: &Resources,
     used: &Resources,
-    pods: i64,
     ignored: impl Fn(&str) -> bool,
     mut tell: impl FnMut(Amounts<'_>),
 ) {
     let mut check = |resource, requested: i64, used, capacity: i64| {
-        // Nothing asked for fits even where the node is overcommitted.
-        if requested > 0 && requested > capacity.saturating_sub(used) {
-            tell(Amounts {
-                resource,
-                requested,
-                used,
-                capacity,
-            });
+        let amounts = Amounts {
+            resource,
+            requested,
+            used,
+            capacity,
+        };
+        if amounts.is_short() {
+            tell(amounts);
         }
     };
-    let wanted = &pod.requests.requests;
-    check("pods", 1, pods, allocatable.pods);
     check(
         "cpu",
         wanted.milli_cpu,
@@ -177,11 +202,20 @@ impl NodeResourcesFit {
     }
 
     /// Tells by what the pod does not fit into a node.
-    fn shortages(&self, pod: &PodInfo, node: &NodeInfo, tell: impl FnMut(Amounts<'_>)) {
+    fn shortages(&self, pod: &PodInfo, node: &NodeInfo, mut tell: impl FnMut(Amounts<'_>)) {
         let has = &node.allocatable;
-        let pods = i64::try_from(node.pods.len()).unwrap_or(i64::MAX);
+        let pods = Amounts {
+            resource: "pods",
+            requested: 1,
+            used: i64::try_from(node.pods.len()).unwrap_or(i64::MAX),
+            capacity: has.pods,
+        };
+        if pods.is_short() {
+            tell(pods);
+        }
         let ignored = |name: &str| self.ignores(name) || self.comes_from_devices(name, has);
-        shortages(pod, has, &node.requested, pods, ignored, tell);
+        let wanted = &pod.requests.requests;
+        shortages(wanted, has, &node.requested, ignored, tell);
     }
 
     fn ignores(&self, name: &str) -> bool {
@@ -230,15 +264,15 @@ impl Plugin for NodeResourcesFit {
         let has = amounts(node);
         let none = Resources::default();
         let ignored = |name: &str| self.ignores(name) || self.comes_from_devices(name, &has);
-        let mut fits = true;
-        shortages(pod, &has, &none, 0, ignored, |_| fits = false);
+        let wanted = &pod.requests.requests;
+        let mut fits = has.pods > 0;
+        shortages(wanted, &has, &none, ignored, |_| fits = false);
         if !fits {
             // Too small even if it were empty.
             return Hint::Skip;
         }
         let Some(old) = old else { return Hint::Queue };
         let had = amounts(old);
-        let wanted = &pod.requests.requests;
         let names = ["cpu", "memory", "ephemeral-storage"].into_iter();
         let scalars = wanted.scalars().map(|(name, _)| &**name);
         let more = has.pods > had.pods
@@ -252,28 +286,12 @@ impl Plugin for NodeResourcesFit {
 impl Filter for NodeResourcesFit {
     fn filter(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
         let mut status = Status::success();
-        self.shortages(pod, node, |short| {
-            // More than the node has at all is not to be had by removing pods.
-            let never = short.resource != "pods" && short.requested > short.capacity;
-            if never {
-                status.code = Code::UnschedulableAndUnresolvable;
-            } else if status.is_success() {
-                status.code = Code::Unschedulable;
-            }
-            status.reasons.push(reason(short.resource));
-        });
+        self.shortages(pod, node, |short| short.refuse(&mut status));
         status
     }
 
     fn explain(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo, refusal: &mut Status) {
-        self.shortages(pod, node, |short| {
-            refusal.shortages.push(Shortage {
-                resource: short.resource.to_owned(),
-                requested: short.requested,
-                used: short.used,
-                capacity: short.capacity,
-            });
-        });
+        self.shortages(pod, node, |short| refusal.shortages.push(short.into()));
     }
 
     fn sign_pod(&self, pod: &PodInfo, signature: &mut Signature) -> bool {

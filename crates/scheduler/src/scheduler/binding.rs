@@ -8,7 +8,7 @@ use futures::future::join_all;
 use tokio::time::Instant;
 
 use super::engine::{Done, Engine, Refusal, now, within_deadline};
-use crate::cycle::{PermitAnswer, fit_message, permit, reserve, unreserve};
+use crate::cycle::{PermitAnswer, fit_message, on_node, permit, reserve, unreserve};
 use crate::extender::Extenders;
 use crate::framework::{CycleState, Profile, Refusals, Status};
 use crate::metrics::AttemptResult;
@@ -31,12 +31,13 @@ impl Engine {
     /// Books the pod on its node and starts the binding.
     pub(super) fn commit(&mut self, mut flight: Box<Flight>) {
         let pod = flight.taken.pod.clone();
-        if let Err(error) = self.cache.assume(pod.clone(), &flight.node) {
+        let profile = flight.profile.clone();
+        let counted = on_node(&profile, &flight.state, &pod, &flight.node);
+        if let Err(error) = self.cache.assume(counted, &flight.node) {
             return self.flight_failed(*flight, Status::error(error.to_string()), false);
         }
         self.pod_groups.set_scheduled(&pod, true);
         self.nominated.remove(&pod.uid);
-        let profile = flight.profile.clone();
         if let Err(status) = reserve(&profile, &mut flight.state, &pod, &flight.node) {
             return self.fail_flight(flight, status);
         }

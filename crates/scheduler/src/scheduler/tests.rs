@@ -5,6 +5,7 @@ mod devices;
 mod extenders;
 mod fake;
 mod groups;
+mod node_resources;
 mod profiles;
 mod volumes;
 

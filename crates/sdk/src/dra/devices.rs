@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{
     Counter, CounterSet, Device, DeviceAttribute, DeviceCapacity, DeviceCounterConsumption,
-    DeviceTaint,
+    DeviceTaint, NodeAllocatableResourceMapping,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -284,6 +284,11 @@ pub trait DeviceExt: Sized {
     fn consumes<'a>(self, set: &str, amounts: impl IntoIterator<Item = (&'a str, &'a str)>)
     -> Self;
 
+    /// Taking so much of a resource of its node (`cpu`, `memory`, …) while it is allocated: the scheduler counts it for the pod
+    /// (KEP-5517, feature gate `DRANodeAllocatableResources`).
+    #[must_use]
+    fn takes_of_node(self, resource: &str, amount: &str) -> Self;
+
     /// With a taint, which keeps pods away that do not tolerate it. Effects are `NoSchedule`,
     /// `NoExecute` and `None`.
     #[must_use]
@@ -360,6 +365,18 @@ impl DeviceExt for Device {
         };
         let capacity = self.capacity.get_or_insert_default();
         capacity.insert(name.to_owned(), value);
+        self
+    }
+
+    fn takes_of_node(mut self, resource: &str, amount: &str) -> Self {
+        let mapping = NodeAllocatableResourceMapping {
+            allocation_multiplier: Some(Quantity(amount.to_owned())),
+            capacity_key: None,
+        };
+        let mappings = self
+            .node_allocatable_resource_mappings
+            .get_or_insert_default();
+        mappings.insert(resource.to_owned(), mapping);
         self
     }
 

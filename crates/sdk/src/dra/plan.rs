@@ -259,6 +259,16 @@ fn level_device(device: &mut Device) {
     device.binding_conditions = device.binding_conditions.take().filter(|c| !c.is_empty());
     let failures = device.binding_failure_conditions.take();
     device.binding_failure_conditions = failures.filter(|c| !c.is_empty());
+    let mappings = device.node_allocatable_resource_mappings.take();
+    device.node_allocatable_resource_mappings = mappings.filter(|m| !m.is_empty());
+    for mapping in device
+        .node_allocatable_resource_mappings
+        .iter_mut()
+        .flatten()
+    {
+        let one = || Quantity("1".to_owned());
+        level(mapping.1.allocation_multiplier.get_or_insert_with(one));
+    }
     for taint in device.taints.iter_mut().flatten() {
         taint.value = taint.value.take().filter(|v| !v.is_empty());
     }

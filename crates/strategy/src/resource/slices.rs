@@ -233,6 +233,34 @@ fn device(device: &Value, per_device: bool, path: &Path, errors: &mut ErrorList)
         errors.push(FieldError::invalid(path, Value::Null, fault));
     }
     conditions(device, path, errors);
+    node_resources(device, path, errors);
+}
+
+/// Faults of what a device takes of its node's resources. Every mapping has a multiplier: that is its default.
+fn node_resources(device: &Value, path: &Path, errors: &mut ErrorList) {
+    let path = path.child("nodeAllocatableResourceMappings");
+    for (resource, mapping) in entries_at(device, &["nodeAllocatableResourceMappings"]) {
+        let path = path.key(resource);
+        if !names::is_native_resource(resource) {
+            let fault = "must be a node allocatable resource name";
+            errors.push(FieldError::invalid(&path, resource.as_str(), fault));
+        }
+        let multiplier = quantity(at(mapping, &["allocationMultiplier"]));
+        if multiplier <= Quantity::ZERO {
+            let path = path.child("allocationMultiplier");
+            let fault = "must be positive";
+            errors.push(FieldError::invalid(&path, multiplier.to_string(), fault));
+        }
+        if has(mapping, &["capacityKey"]) {
+            let (key, path) = (str_at(mapping, &["capacityKey"]), path.child("capacityKey"));
+            if key.is_empty() {
+                let fault = "capacityKey must not be an empty string";
+                errors.push(FieldError::invalid(&path, "", fault));
+            } else if !has(device, &["capacity", key]) {
+                errors.push(FieldError::not_found(&path, key));
+            }
+        }
+    }
 }
 
 fn conditions(device: &Value, path: &Path, errors: &mut ErrorList) {

@@ -319,6 +319,46 @@ fn slices() {
 
 /// 30 to 32
 #[test]
+fn devices_that_take_of_their_nodes_resources() {
+    let device = |mappings: Value| {
+        json!({"metadata": {"name": "s"}, "spec": {"driver": "d", "nodeName": "n",
+            "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "a", "capacity": {"cores": {"value": "8"}},
+                "nodeAllocatableResourceMappings": mappings}]}})
+    };
+    let no = |mappings: Value, text: &str| refused("ResourceSlice", &device(mappings), text);
+    let mut slice =
+        device(json!({"cpu": {"capacityKey": "cores"}, "memory": {"allocationMultiplier": "2Gi"}}));
+    rules("ResourceSlice").default(&mut slice);
+    let mappings = &slice["spec"]["devices"][0]["nodeAllocatableResourceMappings"];
+    assert_eq!(
+        mappings["cpu"],
+        json!({"capacityKey": "cores", "allocationMultiplier": "1"})
+    );
+    assert_eq!(mappings["memory"], json!({"allocationMultiplier": "2Gi"}));
+    accepted("ResourceSlice", &slice);
+    let at = "spec.devices[0].nodeAllocatableResourceMappings";
+    no(
+        json!({"example.com/gpu": {"allocationMultiplier": "1"}}),
+        &format!(
+            "{at}[example.com/gpu]: Invalid value: \"example.com/gpu\": must be a node allocatable resource name"
+        ),
+    );
+    no(
+        json!({"cpu": {"allocationMultiplier": "0"}}),
+        "allocationMultiplier: Invalid value: \"0\": must be positive",
+    );
+    no(
+        json!({"cpu": {"allocationMultiplier": "1", "capacityKey": "other"}}),
+        "capacityKey: Not found: \"other\"",
+    );
+    no(
+        json!({"cpu": {"allocationMultiplier": "1", "capacityKey": ""}}),
+        "capacityKey must not be an empty string",
+    );
+}
+
+#[test]
 fn claim_status() {
     let rules = rules("ResourceClaim");
     let with = |status: Value| {

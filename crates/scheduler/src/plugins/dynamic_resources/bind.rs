@@ -64,7 +64,7 @@ fn name(claim: &ResourceClaim) -> &str {
     claim.metadata.name.as_deref().unwrap_or_default()
 }
 
-async fn within<T>(
+pub(super) async fn within<T>(
     what: &'static str,
     claim: &str,
     call: impl Future<Output = Result<T, kube::Error>>,
@@ -120,6 +120,7 @@ impl DynamicResources {
         if let Some(decided) = reserved.iter().find(|r| r.claim.is_none()) {
             claims.extend(self.write_extended(client, cycle, decided, pod).await?);
         }
+        self.record_taken(client, cycle, pod).await?;
         if claims.iter().any(|c| conditions::has_conditions(c)) {
             self.wait_ready(client, &claims, pod).await?;
         }

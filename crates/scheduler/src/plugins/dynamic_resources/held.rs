@@ -107,7 +107,7 @@ impl Chosen {
             return Self::default();
         };
         let cycle = &data.cycle;
-        let Some((found, planned)) = cycle.allocation_on(node) else {
+        let Some((found, planned)) = cycle.allocation_on(node, &|| false) else {
             return Self::default();
         };
         let pending = cycle.pending.iter().map(|&i| uid(&cycle.claims[i]));

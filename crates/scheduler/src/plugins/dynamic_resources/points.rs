@@ -19,7 +19,7 @@ use super::{
     Cycle, Data, DynamicResources, GroupAllocations, NAME, NodeWithDevices, Notes, Planned,
     Reserved, Searcher,
 };
-use super::{bind, claims, extended};
+use super::{bind, claims, extended, node_resources};
 use crate::cache::Snapshot;
 use crate::devices::{allocation, reserved_for, uid};
 use crate::framework::{
@@ -54,8 +54,11 @@ impl Plugin for DynamicResources {
         let node = Action::ADD | Action::UPDATE_LABEL | Action::UPDATE_ALLOCATABLE;
         vec![
             ClusterEvent::new(EventResource::Node, node),
-            // Its claims may have been on their way only.
-            ClusterEvent::new(EventResource::AssignedPod, Action::DELETE),
+            // Its claims may have been on their way only, and its node has more again.
+            ClusterEvent::new(
+                EventResource::AssignedPod,
+                Action::DELETE | Action::UPDATE_SCALE_DOWN,
+            ),
             ClusterEvent::new(EventResource::ResourceClaim, changed | Action::DELETE),
             ClusterEvent::new(EventResource::ClassicClaim, changed | Action::DELETE),
             ClusterEvent::new(EventResource::TargetPod, Action::UPDATE_CLAIMS),
@@ -370,7 +373,7 @@ impl DynamicResources {
         let call = Call {
             node: node.view(),
             released,
-            stop: &|| search.deadline.is_some_and(|d| Instant::now() >= d),
+            stop: &|| search.is_over(),
             share_id: &uuid,
         };
         let found = search.allocator.allocate(&planned.plan, call)?;
@@ -393,7 +396,7 @@ impl DynamicResources {
         let call = Call {
             node: node.view(),
             released: None,
-            stop: &|| search.deadline.is_some_and(|d| Instant::now() >= d),
+            stop: &|| search.is_over(),
             share_id: &uuid,
         };
         Some(search.allocator.explain(&planned.plan, call))
@@ -503,7 +506,10 @@ impl Filter for DynamicResources {
             cycle.notes.lock().unavailable.extend(unavailable);
             return Status::unresolvable("resourceclaim not available on the node");
         }
-        self.look(data, pod, node)
+        match self.look(data, pod, node) {
+            found if found.is_success() => self.look_at_node(cycle, pod, node),
+            refusal => refusal,
+        }
     }
 
     fn explain(&self, state: &CycleState, pod: &PodInfo, node: &NodeInfo, refusal: &mut Status) {
@@ -511,7 +517,12 @@ impl Filter for DynamicResources {
             return;
         };
         // Where an allocated claim is in the way, devices are not.
-        if data.cycle.unavailable_on(node).next().is_none() {
+        if data.cycle.unavailable_on(node).next().is_some() {
+            return;
+        }
+        if self.look(data, pod, node).is_success() {
+            self.explain_node(&data.cycle, pod, node, refusal);
+        } else {
             refusal.devices = self.why_not(data, pod, node).map(Box::new);
         }
     }
@@ -600,6 +611,11 @@ impl Score for DynamicResources {
 }
 
 impl Reserve for DynamicResources {
+    fn on_node(&self, state: &CycleState, pod: &PodInfo, node: &str) -> Option<PodInfo> {
+        let notes = state.get::<Data>()?.cycle.notes.lock();
+        notes.taken.get(node).map(|taken| pod.taking(taken))
+    }
+
     fn reserve(&self, state: &mut CycleState, pod: &PodInfo, node: &str) -> Status {
         let Some(data) = state.get::<Data>() else {
             return Status::success();
@@ -618,11 +634,12 @@ impl Reserve for DynamicResources {
                 planned: None,
             });
         }
-        let found = cycle.allocation_on(node);
+        let found = cycle.allocation_on(node, &|| false);
         *cycle.search.lock() = None;
         let mut notes = cycle.notes.lock();
         // The others are not needed any more, and they are many.
         notes.found.clear();
+        notes.taken.retain(|name, _| **name == *node);
         let Some((found, planned)) = found else {
             if cycle.pending.is_empty() {
                 return Status::success();
@@ -659,9 +676,10 @@ impl Reserve for DynamicResources {
             return;
         };
         let cycle = data.cycle.clone();
-        let (reserved, written, created, doubtful) = {
+        let (recorded, reserved, written, created, doubtful) = {
             let mut notes = cycle.notes.lock();
             (
+                std::mem::take(&mut notes.recorded),
                 std::mem::take(&mut notes.reserved),
                 std::mem::take(&mut notes.written),
                 notes.created.take(),
@@ -681,6 +699,10 @@ impl Reserve for DynamicResources {
             let devices = self.devices.clone();
             let booking = bind::Booking { devices, key };
             state.defer_undoing(bind::learn(client.clone(), claim, booking).boxed());
+        }
+        if recorded {
+            let effect = node_resources::take_back(client.clone(), pod.pod.clone());
+            state.defer_undoing(effect.boxed());
         }
         let before = cycle
             .claims

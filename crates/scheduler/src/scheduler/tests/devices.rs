@@ -12,7 +12,7 @@ impl Bed {
         self.slice(node, json!(devices));
     }
 
-    fn slice(&self, node: &str, devices: Value) {
+    pub(super) fn slice(&self, node: &str, devices: Value) {
         self.api.put(
             "resourceslices",
             json!({"metadata": {"name": format!("{node}-gpus"), "uid": node}, "spec": {

@@ -203,3 +203,40 @@ fn taints_keep_their_time_and_amounts_their_meaning() {
     let time = taints.unwrap()[0].time_added.clone().unwrap();
     assert_eq!(time.0.to_string(), "2026-05-04T03:02:01Z");
 }
+
+/// A server fills in what a mapping multiplies by and writes amounts in its own way.
+#[test]
+fn what_devices_take_of_their_node_is_not_written_again() {
+    let wanted = |amount: &str| {
+        let mut core = device("core-0")
+            .takes_of_node("memory", amount)
+            .capacity("cores", "8");
+        let mappings = core
+            .node_allocatable_resource_mappings
+            .get_or_insert_default();
+        let by_capacity =
+            serde_json::from_value(serde_json::json!({"capacityKey": "cores"})).unwrap();
+        mappings.insert("cpu".to_owned(), by_capacity);
+        Resources::new().pool("node-1", Pool::new([core]))
+    };
+    let mut slices = Vec::new();
+    assert_eq!(sync(&mut slices, &wanted("1024Mi")), 1);
+    let sent = slices[0].spec.clone();
+    let stored = |slice: &mut ResourceSliceSpec| {
+        let device = &mut slice.devices.as_mut().unwrap()[0];
+        let mappings = device.node_allocatable_resource_mappings.as_mut().unwrap();
+        mappings.get_mut("memory").unwrap().allocation_multiplier =
+            Some(Quantity("1Gi".to_owned()));
+        mappings.get_mut("cpu").unwrap().allocation_multiplier = Some(Quantity("1".to_owned()));
+    };
+    stored(&mut slices[0].spec);
+    assert_eq!(dropped(&sent, &slices[0].spec), Vec::<&str>::new());
+    assert_eq!(sync(&mut slices, &wanted("1024Mi")), 0);
+    assert_eq!(sync(&mut slices, &wanted("2Gi")), 1);
+    let device = &mut slices[0].spec.devices.as_mut().unwrap()[0];
+    device.node_allocatable_resource_mappings = None;
+    assert_eq!(
+        dropped(&sent, &slices[0].spec),
+        ["DRANodeAllocatableResources"]
+    );
+}
