@@ -251,6 +251,7 @@ async fn openapi(backend: &Backend, held: Option<&OpenApi>) -> Result<Option<Ope
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::time::{ClockId, clock_gettime};
 
     #[test]
     fn legacy_discovery_becomes_aggregated_discovery() {
@@ -280,12 +281,14 @@ mod tests {
         let mut all = vec![json!({ "name": "a" }); 40_000];
         all.extend(vec![json!({ "name": "a/b" }); 40_000]);
         let list = json!({ "resources": all });
-        let begun = std::time::Instant::now();
+        // Of this thread: what else the machine does is no cost of ours.
+        let spent = || clock_gettime(ClockId::ThreadCPUTime);
+        let begun = spent();
         let found = from_legacy(&list, "g.test", "v1");
         assert_eq!(found.len(), 40_000);
         let sub = |entry: &Value| entry["subresources"].as_array().map_or(0, Vec::len);
         assert_eq!(found.iter().map(sub).sum::<usize>(), 40_000);
-        assert!(begun.elapsed() < std::time::Duration::from_secs(30));
+        assert!((spent() - begun).tv_sec < 30);
     }
 
     #[test]
