@@ -199,7 +199,10 @@ pub(crate) async fn container(
         ..
     } = parts;
     let services = ctx.services();
-    let mut own = env::build(pod, container, parts.facts, &services, &*ctx.objects).await?;
+    let files = ctx.volumes.env_files(pod, container, parts.volumes);
+    let files = files.await.map_err(env::Error::from)?;
+    let objects = &*ctx.objects;
+    let mut own = env::build(pod, container, parts.facts, &services, objects, &files).await?;
     for (object, keys) in &own.skipped {
         let reference = pod.container_reference(role, &container.name);
         let message = format!(

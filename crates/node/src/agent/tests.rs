@@ -2,6 +2,7 @@
 
 mod devices;
 mod ending;
+mod env_files;
 mod fake_api;
 mod fake_runtime;
 mod node_server;
