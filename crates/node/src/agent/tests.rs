@@ -9,6 +9,7 @@ mod node_server;
 mod pressure;
 mod resize;
 mod restart_all;
+mod static_pods;
 
 use super::*;
 use fake_api::FakeApi;
