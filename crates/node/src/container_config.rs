@@ -66,7 +66,9 @@ pub(crate) enum Error {
     },
     /// A full name that no machine can have.
     #[error(
-        "the pod asks for its full name as hostname (setHostnameAsFQDN), and {0:?} is longer than 64 characters"
+        "failed to construct FQDN from pod hostname and cluster domain, FQDN {0} is too long (64 characters is the max, {len} \
+         characters requested)",
+        len = .0.len()
     )]
     LongName(String),
 }
