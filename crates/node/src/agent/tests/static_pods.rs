@@ -18,20 +18,23 @@ async fn static_pods_of_one_name_run_one_after_the_other() {
     };
     manifest("sleep");
     let path = "/api/v1/namespaces/default/pods/web-n1";
-    let first = node.phase(path, "Running").await["metadata"]["uid"].clone();
+    let of =
+        |mirror: &Value| mirror["metadata"]["annotations"]["kubernetes.io/config.mirror"].clone();
+    let first = of(&node.phase(path, "Running").await);
+    assert!(first.is_string());
     manifest("sleep2");
     tokio::time::sleep(Duration::from_millis(2500)).await;
     manifest("sleep3");
     tokio::time::sleep(Duration::from_secs(2)).await;
     let mirror = node.api.get(path).unwrap();
-    assert_eq!(mirror["metadata"]["uid"], first);
+    assert_eq!(of(&mirror), first);
     assert_eq!(mirror["status"]["phase"], "Running");
     let starts = |calls: Vec<String>| calls.iter().filter(|c| c.starts_with("start ")).count();
     assert_eq!(starts(node.runtime.calls()), 1);
     let api = node.api.clone();
     let image = wait("the last content is mirrored", || {
         let mirror = api.get(path)?;
-        let runs = mirror["status"]["phase"] == "Running" && mirror["metadata"]["uid"] != first;
+        let runs = mirror["status"]["phase"] == "Running" && of(&mirror) != first;
         runs.then(|| mirror["spec"]["containers"][0]["image"].clone())
     })
     .await;
