@@ -12,6 +12,8 @@ async fn a_container_waits_for_the_file_that_says_its_variable() {
         {"name": "MAYBE", "valueFrom": of("none", true)},
         {"name": "BOTH", "value": "$(GIVEN) $(MAYBE)"},
     ]);
+    // As with the kubelet a volume that no container mounts is not made.
+    main["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
     let spec = json!({"containers": [main], "volumes": [{"name": "v", "emptyDir": {}}]});
     let path = node.pod("a", spec);
     let api = node.api.clone();
