@@ -336,11 +336,8 @@ fn mounts(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
         let expression = str_at(mount, &["subPathExpr"]);
         if !expression.is_empty() && !str_at(mount, &["subPath"]).is_empty() {
             let fault = "subPathExpr and subPath are mutually exclusive";
-            errors.push(FieldError::invalid(
-                &path.child("subPathExpr"),
-                expression,
-                fault,
-            ));
+            let at = path.child("subPathExpr");
+            errors.push(FieldError::invalid(&at, expression, fault));
         }
         let modes = ["Bidirectional", "HostToContainer", "None"];
         optional_choice(mount, "mountPropagation", &modes, &of_list, errors);
