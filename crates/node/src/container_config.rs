@@ -66,7 +66,9 @@ pub(crate) enum Error {
     },
     /// A full name that no machine can have.
     #[error(
-        "the pod asks for its full name as hostname (setHostnameAsFQDN), and {0:?} is longer than 64 characters"
+        "failed to construct FQDN from pod hostname and cluster domain, FQDN {0} is too long (64 characters is the max, {len} \
+         characters requested)",
+        len = .0.len()
     )]
     LongName(String),
 }
@@ -199,7 +201,10 @@ pub(crate) async fn container(
         ..
     } = parts;
     let services = ctx.services();
-    let mut own = env::build(pod, container, parts.facts, &services, &*ctx.objects).await?;
+    let files = ctx.volumes.env_files(pod, container, parts.volumes);
+    let files = files.await.map_err(env::Error::from)?;
+    let objects = &*ctx.objects;
+    let mut own = env::build(pod, container, parts.facts, &services, objects, &files).await?;
     for (object, keys) in &own.skipped {
         let reference = pod.container_reference(role, &container.name);
         let message = format!(

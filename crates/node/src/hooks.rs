@@ -1,7 +1,7 @@
 //! Lifecycle hooks: postStart and preStop.
 
-use crate::dial::{PodEndpoint, connect, port_number};
-use crate::probes::{BODY, HttpRequest, Outcome, exec_check, http_get};
+use crate::dial::PodEndpoint;
+use crate::probes::{HttpActionError, HttpTarget, Outcome, exec_check};
 use davit_oci::runtime::Runtime;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler, Pod};
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) async fn run_hook(
     if let Some(exec) = &hook.exec {
         let command = exec.command.clone().unwrap_or_default();
         return match exec_check(runtime, container_id, command.clone(), limit).await {
-            Outcome::Success => Ok(()),
+            Outcome::Success | Outcome::Warning(_) => Ok(()),
             Outcome::Failure(output) => Err(format!("exec hook {command:?} failed: {output}")),
             Outcome::Error(error) => Err(format!("exec hook {command:?} failed: {error}")),
         };
@@ -36,7 +36,13 @@ pub(crate) async fn run_hook(
             return Ok(());
         }
         if let Some(action) = &hook.http_get {
-            return http_hook(runtime, pod, container, reach, action).await;
+            let target = HttpTarget {
+                runtime,
+                pod,
+                container,
+                reach,
+            };
+            return http_hook(target, action).await;
         }
         Err("invalid handler: no exec, httpGet or sleep".to_owned())
     };
@@ -46,46 +52,14 @@ pub(crate) async fn run_hook(
     }
 }
 
-async fn http_hook(
-    runtime: &dyn Runtime,
-    pod: &Pod,
-    container: &Container,
-    reach: &PodEndpoint,
-    action: &HTTPGetAction,
-) -> Result<(), String> {
-    let port = port_number(&action.port, container).ok_or("couldn't resolve port of the hook")?;
-    let host = action.host.as_deref().filter(|h| !h.is_empty());
-    let at = host
-        .map(str::to_owned)
-        .or_else(|| reach.ips.first().cloned())
-        .unwrap_or_else(|| "127.0.0.1".to_owned());
-    let stream = connect(runtime, pod, reach, host, port)
-        .await
-        .map_err(|e| format!("dial tcp {at}:{port}: {e}"))?;
-    let path = action.path.as_deref().unwrap_or("/");
-    let request = HttpRequest {
-        authority: format!("{at}:{port}"),
-        path: if path.starts_with('/') {
-            path.to_owned()
-        } else {
-            format!("/{path}")
-        },
-        https: action.scheme.as_deref() == Some("HTTPS"),
-        headers: action
-            .http_headers
-            .iter()
-            .flatten()
-            .map(|h| (h.name.clone(), h.value.clone()))
-            .collect(),
-        body_limit: BODY,
-    };
-    let response = http_get(stream, request).await.map_err(|e| e.to_string())?;
-    if response.status < 400 {
-        Ok(())
-    } else {
-        Err(format!(
-            "HTTP hook failed with statuscode: {}",
-            response.status
-        ))
+async fn http_hook(target: HttpTarget<'_>, action: &HTTPGetAction) -> Result<(), String> {
+    match target.get(action).await {
+        Ok(response) if response.status < 400 => Ok(()),
+        Ok(response) => {
+            let status = response.status;
+            Err(format!("HTTP hook failed with statuscode: {status}"))
+        }
+        Err(HttpActionError::Port) => Err("couldn't resolve port of the hook".to_owned()),
+        Err(HttpActionError::Failed(text)) => Err(text),
     }
 }

@@ -1,6 +1,8 @@
 //! Metrics of the node under the original's names.
 
 use davit_listen::HealthTallies;
+use davit_pods::pod::PodExt;
+use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -66,12 +68,20 @@ pub(crate) struct Metrics {
     pub start_errors: Counter,
     /// `kubelet_started_pods_total`: sandboxes made.
     pub started_pods: Counter,
+    /// `kubelet_started_user_namespaced_pods_total`: those of pods with users of their own.
+    pub started_users: Counter,
+    /// `kubelet_started_user_namespaced_pods_errors_total`: what failed of their sandboxes and containers.
+    pub users_errors: Counter,
     /// `kubelet_pod_watch_events_dropped_total`: events of the pods API that slow clients missed.
     pub watch_dropped: Counter,
     /// `kubelet_evictions`: a counter, which goes by the name that the kubelet gives it and not by OpenMetrics'.
     pub evictions: Family<EvictionSignal, Gauge>,
     /// What came of the checks under `/healthz`; on a page of its own.
     pub health: HealthTallies,
+}
+
+fn has_users(pod: &Pod) -> bool {
+    pod.pod_spec().host_users == Some(false)
 }
 
 fn durations() -> Histogram {
@@ -99,6 +109,8 @@ impl Metrics {
             started_containers: Counter::default(),
             start_errors: Counter::default(),
             started_pods: Counter::default(),
+            started_users: Counter::default(),
+            users_errors: Counter::default(),
             watch_dropped: Counter::default(),
             evictions: Family::default(),
             health: HealthTallies::default(),
@@ -155,6 +167,16 @@ impl Metrics {
             out.started_pods.clone(),
         );
         registry.register(
+            "started_user_namespaced_pods",
+            "Cumulative number of pods with user namespaces started",
+            out.started_users.clone(),
+        );
+        registry.register(
+            "started_user_namespaced_pods_errors",
+            "Cumulative number of errors when starting pods with user namespaces",
+            out.users_errors.clone(),
+        );
+        registry.register(
             "pod_watch_events_dropped",
             "Cumulative number of pod watch events dropped because a client was too slow",
             out.watch_dropped.clone(),
@@ -168,6 +190,27 @@ impl Metrics {
         plain(&mut root);
         *out.registry.lock() = root;
         out
+    }
+
+    /// Counts a pod of which a sandbox was made.
+    pub(crate) fn pod_started(&self, pod: &Pod) {
+        self.started_pods.inc();
+        if has_users(pod) {
+            self.started_users.inc();
+        }
+    }
+
+    /// Counts a sandbox that could not be made.
+    pub(crate) fn pod_failed(&self, pod: &Pod) {
+        if has_users(pod) {
+            self.users_errors.inc();
+        }
+    }
+
+    /// Counts a container that could not be made or started.
+    pub(crate) fn start_failed(&self, pod: &Pod) {
+        self.start_errors.inc();
+        self.pod_failed(pod);
     }
 
     /// Adds metrics that are made when they are asked for, under their whole names.

@@ -6,12 +6,13 @@
 mod check;
 mod grpc;
 mod http;
+mod http_action;
 mod metrics;
 
 pub(crate) use check::{Outcome, Target, exec_check, run_check};
 #[cfg(test)]
-pub(crate) use http::HttpResponse;
-pub(crate) use http::{BODY, HttpRequest, http_get};
+pub(crate) use http::{HttpRequest, HttpResponse, http_get};
+pub(crate) use http_action::{HttpActionError, HttpTarget};
 pub(crate) use metrics::ProbeMetrics;
 
 use crate::plan::{ProbeResult, ProbeView};
@@ -278,6 +279,9 @@ fn first_result(pod: &Pod, role: Role, record: &ContainerRecord, kind: Kind) -> 
     }
 }
 
+/// Reason of events about probes that fail.
+const UNHEALTHY: &str = "Unhealthy";
+
 struct Task {
     runtime: Arc<dyn Runtime>,
     recorder: EventRecorder,
@@ -372,14 +376,21 @@ impl Task {
 
     fn judge(&self, outcome: Outcome) -> Option<ProbeResult> {
         let kind = self.kind.as_str();
-        let (result, text) = match outcome {
+        let (result, reason, text) = match outcome {
             Outcome::Success => return Some(ProbeResult::Success),
+            Outcome::Warning(output) => (
+                Some(ProbeResult::Success),
+                "ProbeWarning",
+                format!("{kind} probe warning: {output}"),
+            ),
             Outcome::Failure(output) => (
                 Some(ProbeResult::Failure),
+                UNHEALTHY,
                 format!("{kind} probe failed: {output}"),
             ),
             Outcome::Error(error) => (
                 None,
+                UNHEALTHY,
                 format!("{kind} probe errored and resulted in unknown state: {error}"),
             ),
         };
@@ -387,7 +398,7 @@ impl Task {
             .target
             .pod
             .container_reference(self.role, &self.target.container.name);
-        self.recorder.warning(&reference, "Unhealthy", text);
+        self.recorder.warning(&reference, reason, text);
         result
     }
 }

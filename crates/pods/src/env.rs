@@ -4,13 +4,12 @@
 //! Order, and so precedence: device variables first, then `envFrom`, then `env`, then service variables nobody set.
 //! A later entry of the same name wins.
 
+use crate::env_files::EnvFiles;
 use crate::expansion::{TooLong, expand};
 use crate::objects::ObjectSource;
 use crate::pod::PodExt;
 use crate::resources;
-use k8s_openapi::api::core::v1::{
-    Container, EnvVar, EnvVarSource, Pod, ResourceFieldSelector, Service,
-};
+use k8s_openapi::api::core::v1::{Container, EnvVarSource, Pod, ResourceFieldSelector, Service};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -44,9 +43,9 @@ pub enum Error {
     /// A resource the downward API does not offer, or a container that does not exist.
     #[error("unsupported resource reference: {0}")]
     Resource(String),
-    /// A source of a later Kubernetes feature.
-    #[error("environment variable {0}: fileKeyRef is not supported by this node")]
-    FileKey(String),
+    /// What a file of a volume should say.
+    #[error(transparent)]
+    File(#[from] crate::env_files::EnvFileError),
     /// More than a program can be started with.
     #[error(
         "environment, command and arguments come to more than {} bytes",
@@ -169,6 +168,7 @@ pub async fn build(
     facts: &NodeFacts,
     services: &[Arc<Service>],
     objects: &dyn ObjectSource,
+    files: &EnvFiles,
 ) -> Result<Environment, Error> {
     let mut out = Environment::new();
     from_objects(pod, container, objects, &mut out).await?;
@@ -183,7 +183,7 @@ pub async fn build(
                 let value = var.value.as_deref().unwrap_or_default();
                 Some(expand(value, out.left, lookup)?)
             }
-            Some(source) => from_source(pod, container, var, source, facts, objects).await?,
+            Some(source) => from_source(pod, container, source, facts, objects, files).await?,
         };
         if let Some(value) = value {
             out.set(var.name.clone(), value)?;
@@ -268,10 +268,10 @@ fn is_env_name(name: &str) -> bool {
 async fn from_source(
     pod: &Pod,
     container: &Container,
-    var: &EnvVar,
     source: &EnvVarSource,
     facts: &NodeFacts,
     objects: &dyn ObjectSource,
+    files: &EnvFiles,
 ) -> Result<Option<String>, Error> {
     if let Some(field) = &source.field_ref {
         return field_value(pod, &field.field_path, facts).map(Some);
@@ -300,8 +300,8 @@ async fn from_source(
             None => missing_key(optional, "Secret", pod, &key.name, &key.key),
         };
     }
-    if source.file_key_ref.is_some() {
-        return Err(Error::FileKey(var.name.clone()));
+    if let Some(file) = &source.file_key_ref {
+        return Ok(files.get(file).map(str::to_owned));
     }
     Ok(Some(String::new()))
 }
@@ -563,6 +563,7 @@ mod tests {
             &facts,
             &[Arc::new(service)],
             &objects(),
+            &EnvFiles::default(),
         )
         .await
     }

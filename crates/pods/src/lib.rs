@@ -8,6 +8,7 @@
 pub mod backoff;
 pub mod durations;
 pub mod env;
+pub mod env_files;
 pub mod expansion;
 pub mod objects;
 pub mod paths;

@@ -10,6 +10,7 @@ mod claims;
 mod csi;
 mod device_mount;
 mod empty_dir;
+mod env_files;
 mod error;
 mod file_waits;
 mod flex;

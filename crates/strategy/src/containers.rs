@@ -313,8 +313,10 @@ fn env_from(sources: &[Value], path: &Path, errors: &mut ErrorList) {
 
 fn mounts(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
     let mut taken = HashSet::new();
+    // Upstream names the list, not its entry, where a field is wrong by itself.
+    let of_list = path.child("volumeMounts");
     for (i, mount) in list_at(c, &["volumeMounts"]).iter().enumerate() {
-        let path = path.child("volumeMounts").index(i);
+        let path = of_list.index(i);
         let name = str_at(mount, &["name"]);
         if name.is_empty() {
             errors.push(FieldError::required(&path.child("name"), ""));
@@ -329,25 +331,25 @@ fn mounts(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
             errors.push(FieldError::invalid(&at_target, target, "must be unique"));
         }
         for key in ["subPath", "subPathExpr"] {
-            volumes::descending_path(str_at(mount, &[key]), &path.child(key), errors);
+            volumes::descending_path(str_at(mount, &[key]), &of_list.child(key), errors);
         }
         let expression = str_at(mount, &["subPathExpr"]);
         if !expression.is_empty() && !str_at(mount, &["subPath"]).is_empty() {
             let fault = "subPathExpr and subPath are mutually exclusive";
-            errors.push(FieldError::invalid(
-                &path.child("subPathExpr"),
-                expression,
-                fault,
-            ));
+            let at = path.child("subPathExpr");
+            errors.push(FieldError::invalid(&at, expression, fault));
         }
         let modes = ["Bidirectional", "HostToContainer", "None"];
-        optional_choice(mount, "mountPropagation", &modes, &path, errors);
+        optional_choice(mount, "mountPropagation", &modes, &of_list, errors);
         let bidirectional = str_at(mount, &["mountPropagation"]) == "Bidirectional";
         if bidirectional && !bool_at(c, &["securityContext", "privileged"]) {
             let why = "Bidirectional mount propagation is available only to privileged containers";
-            errors.push(FieldError::forbidden(&path.child("mountPropagation"), why));
+            errors.push(FieldError::forbidden(
+                &of_list.child("mountPropagation"),
+                why,
+            ));
         }
-        recursive_read_only(mount, &path.child("recursiveReadOnly"), errors);
+        recursive_read_only(mount, &of_list.child("recursiveReadOnly"), errors);
     }
     for (i, device) in list_at(c, &["volumeDevices"]).iter().enumerate() {
         let path = path.child("volumeDevices").index(i);

@@ -867,7 +867,7 @@ fn mounts_hooks_and_mirrors_say_what_can_be() {
             pod["spec"]["containers"][0]["volumeMounts"] = json!([mount]);
         })
     };
-    let enabled = "may only be specified when readOnly is true";
+    let enabled = "spec.containers[0].volumeMounts.recursiveReadOnly: Forbidden: may only be specified when readOnly is true";
     assert!(mount(json!({"recursiveReadOnly": "Enabled"})).contains(enabled));
     assert!(
         !mount(json!({"recursiveReadOnly": "Enabled", "readOnly": true})).contains("recursive")

@@ -143,12 +143,12 @@ impl Dispatcher {
     }
 
     async fn read_static(&mut self) {
-        let (present, gone) = self.statics.read().await;
-        for pod in present {
-            self.tell(&pod);
-        }
-        for pod in gone {
+        for pod in self.statics.read().await {
             self.deleted(&pod);
+        }
+        let inputs = self.inputs.clone();
+        for pod in self.statics.due(|uid| inputs.lock().contains_key(uid)) {
+            self.tell(&pod);
         }
     }
 

@@ -10,7 +10,7 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +22,22 @@ const MAX_BYTES: u64 = 10 * 1024 * 1024;
 /// More of them than a node could run.
 const MAX_MANIFESTS: usize = 4096;
 
-/// The pods of a directory.
+/// The pod of a manifest.
+struct StaticPod {
+    hash: String,
+    pod: Arc<Pod>,
+    /// It has been handed to a worker.
+    started: bool,
+}
+
+/// The pods of a directory. Of those with one name and namespace one runs at a time, as in the kubelet: a manifest that
+/// changes is another pod, which begins when the one before has ended, and the API shows that one until then.
 pub(super) struct StaticPods {
     ctx: Arc<Context>,
     dir: Option<PathBuf>,
-    pods: BTreeMap<PathBuf, (String, Arc<Pod>)>,
+    pods: BTreeMap<PathBuf, StaticPod>,
+    /// Pods that are gone from the directory and may still run.
+    ending: Vec<Arc<Pod>>,
     complained: BTreeMap<PathBuf, String>,
 }
 
@@ -58,30 +69,30 @@ impl StaticPods {
             ctx,
             dir,
             pods: BTreeMap::new(),
+            ending: Vec::new(),
             complained: BTreeMap::new(),
         }
     }
 
-    /// Reads the directory. Returns the pods that are new or changed, and those that are gone.
-    pub(super) async fn read(&mut self) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
+    /// Reads the directory. Returns the pods that have been started and are gone.
+    pub(super) async fn read(&mut self) -> Vec<Arc<Pod>> {
         let Some(dir) = self.dir.clone() else {
-            return (Vec::new(), Vec::new());
+            return Vec::new();
         };
         let node = self.ctx.options.node_name.clone();
         let read = tokio::task::spawn_blocking(move || read_dir(&dir, &node));
         let Ok(read) = tokio::time::timeout(DEADLINE, read).await else {
             tracing::warn!("the directory of static pods cannot be read in time");
-            return (Vec::new(), Vec::new());
+            return Vec::new();
         };
         let found = match read {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "cannot read the directory of static pods");
-                return (Vec::new(), Vec::new());
+                return Vec::new();
             }
-            Err(_) => return (Vec::new(), Vec::new()),
+            Err(_) => return Vec::new(),
         };
-        let mut present = Vec::new();
         let mut gone = Vec::new();
         let mut seen = Vec::new();
         for (path, result) in found {
@@ -90,14 +101,16 @@ impl StaticPods {
                 Ok((hash, pod)) => {
                     self.complained.remove(&path);
                     let known = self.pods.get(&path);
-                    if known.is_some_and(|(h, _)| *h == hash) {
+                    if known.is_some_and(|known| known.hash == hash) {
                         continue;
                     }
-                    if let Some((_, old)) = self.pods.insert(path, (hash, pod.clone())) {
-                        // Another content is another pod.
-                        gone.push(old);
-                    }
-                    present.push(pod);
+                    let new = StaticPod {
+                        hash,
+                        pod,
+                        started: false,
+                    };
+                    // Another content is another pod.
+                    gone.extend(self.pods.insert(path, new));
                 }
                 Err(error) => {
                     let text = error.to_string();
@@ -107,19 +120,33 @@ impl StaticPods {
                 }
             }
         }
-        self.pods.retain(|path, (_, pod)| {
-            let stays = seen.contains(path);
-            if !stays {
-                gone.push(pod.clone());
+        let left = self.pods.extract_if(.., |path, _| !seen.contains(path));
+        gone.extend(left.map(|(_, old)| old));
+        let started = gone.into_iter().filter(|old| old.started);
+        let gone: Vec<_> = started.map(|old| old.pod).collect();
+        self.ending.extend(gone.iter().cloned());
+        gone
+    }
+
+    /// The pods that can begin now: nothing of their name runs, as `runs` says by UID.
+    pub(super) fn due(&mut self, runs: impl Fn(&str) -> bool) -> Vec<Arc<Pod>> {
+        self.ending.retain(|pod| runs(pod.uid()));
+        let started = self.pods.values().filter(|known| known.started);
+        let running = started.map(|known| &known.pod).chain(&self.ending);
+        let mut taken: HashSet<_> = running.map(|pod| full_name(pod)).collect();
+        let mut due = Vec::new();
+        for waiting in self.pods.values_mut().filter(|known| !known.started) {
+            if taken.insert(full_name(&waiting.pod)) {
+                waiting.started = true;
+                due.push(waiting.pod.clone());
             }
-            stays
-        });
-        (present, gone)
+        }
+        due
     }
 
     /// Makes the API show each static pod, and removes mirrors of pods that are gone.
     pub(super) async fn sync_mirrors(&mut self, informer: &Informer<Pod>) {
-        for (hash, pod) in self.pods.values() {
+        for StaticPod { hash, pod, .. } in self.pods.values().filter(|known| known.started) {
             let mirror = informer.get(Some(pod.ns()), pod.pod_name());
             let result = match mirror {
                 Some(m) if m.annotation(CONFIG_MIRROR) == Some(hash) && !m.is_deleting() => {
@@ -137,10 +164,9 @@ impl StaticPods {
             }
         }
         for mirror in informer.list().into_iter().filter(|p| p.is_mirror()) {
-            let known = self
-                .pods
-                .values()
-                .any(|(_, p)| p.ns() == mirror.ns() && p.pod_name() == mirror.pod_name());
+            let known = self.pods.values().map(|known| &known.pod);
+            let mut known = known.chain(&self.ending);
+            let known = known.any(|pod| full_name(pod) == full_name(&mirror));
             if !known && let Err(error) = self.delete(&mirror).await {
                 tracing::debug!(pod = %mirror.format(), %error, "cannot delete the mirror of a static pod that is gone");
             }
@@ -180,6 +206,10 @@ impl StaticPods {
             .await
             .map(|_| ())
     }
+}
+
+fn full_name(pod: &Pod) -> (String, String) {
+    (pod.ns().to_owned(), pod.pod_name().to_owned())
 }
 
 async fn within<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, kube::Error> {

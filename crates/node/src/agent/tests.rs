@@ -2,12 +2,14 @@
 
 mod devices;
 mod ending;
+mod env_files;
 mod fake_api;
 mod fake_runtime;
 mod node_server;
 mod pressure;
 mod resize;
 mod restart_all;
+mod static_pods;
 
 use super::*;
 use fake_api::FakeApi;

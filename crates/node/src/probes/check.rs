@@ -1,9 +1,10 @@
 //! One check: exec, HTTP, TCP or gRPC.
 
 use super::grpc::grpc_check;
-use super::http::{BODY, HttpRequest, http_get};
+use super::http_action::{HttpActionError, HttpTarget, authority};
 use crate::dial::{PodEndpoint, connect, port_number};
 use davit_oci::runtime::{Error, Runtime};
+use davit_pods::pod::PodExt;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod, Probe};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,8 @@ const MAX_OUTPUT: usize = 10 * 1024;
 pub(crate) enum Outcome {
     /// Good.
     Success,
+    /// Good, but worth a word.
+    Warning(String),
     /// Bad, with the output.
     Failure(String),
     /// It could not be made.
@@ -122,10 +125,7 @@ fn host(given: Option<&str>) -> Option<&str> {
 }
 
 fn address(target: &Target, given: Option<&str>, port: u16) -> String {
-    let host = host(given)
-        .map(str::to_owned)
-        .or_else(|| target.reach.ips.first().cloned());
-    format!("{}:{port}", host.unwrap_or_else(|| "127.0.0.1".to_owned()))
+    authority(given, &target.reach, port)
 }
 
 /// Runs a command in a container; a timeout counts as failure.
@@ -154,59 +154,25 @@ pub(crate) async fn exec_check(
 }
 
 async fn http_check(runtime: &dyn Runtime, action: &HTTPGetAction, target: &Target) -> Outcome {
-    let Some(port) = port_number(&action.port, &target.container) else {
-        return bad_port();
-    };
-    let at = address(target, action.host.as_deref(), port);
-    let path = action
-        .path
-        .as_deref()
-        .filter(|p| !p.is_empty())
-        .unwrap_or("/");
-    let path = if path.starts_with('/') {
-        path.to_owned()
-    } else {
-        format!("/{path}")
-    };
-    let https = action.scheme.as_deref() == Some("HTTPS");
-    let url = format!("{}://{at}{path}", if https { "https" } else { "http" });
-    let stream = match connect(
+    let whom = HttpTarget {
         runtime,
-        &target.pod,
-        &target.reach,
-        host(action.host.as_deref()),
-        port,
-    )
-    .await
-    {
-        Ok(stream) => stream,
-        Err(error) => return Outcome::Failure(format!("Get \"{url}\": dial tcp {at}: {error}")),
+        pod: &target.pod,
+        container: &target.container,
+        reach: &target.reach,
     };
-    let headers = action
-        .http_headers
-        .iter()
-        .flatten()
-        .map(|h| (h.name.clone(), h.value.clone()))
-        .collect();
-    match http_get(
-        stream,
-        HttpRequest {
-            authority: at,
-            path,
-            https,
-            headers,
-            body_limit: BODY,
-        },
-    )
-    .await
-    {
-        Ok(response) if (200..400).contains(&response.status) => Outcome::Success,
-        Ok(response) => {
-            let body = String::from_utf8_lossy(&response.body);
-            tracing::debug!(url, status = response.status, %body, "HTTP probe failed");
-            let status = response.status;
+    let response = match whom.get(action).await {
+        Ok(response) => response,
+        Err(HttpActionError::Port) => return bad_port(),
+        Err(HttpActionError::Failed(text)) => return Outcome::Failure(text),
+    };
+    let (status, body) = (response.status, String::from_utf8_lossy(&response.body));
+    match status {
+        200..300 => Outcome::Success,
+        300..400 => Outcome::Warning(format!("Probe terminated redirects, Response body: {body}")),
+        _ => {
+            let pod = target.pod.pod_name();
+            tracing::debug!(pod, status, %body, "HTTP probe failed");
             Outcome::Failure(format!("HTTP probe failed with statuscode: {status}"))
         }
-        Err(error) => Outcome::Failure(format!("Get \"{url}\": {error}")),
     }
 }

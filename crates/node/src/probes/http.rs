@@ -33,6 +33,8 @@ pub(crate) struct HttpRequest {
 pub(crate) struct HttpResponse {
     /// Status code.
     pub status: u16,
+    /// Where else it is, by the `Location` header.
+    pub location: Option<String>,
     /// The beginning of the body.
     pub body: Bytes,
 }
@@ -96,8 +98,14 @@ async fn exchange<S: AsyncRead + AsyncWrite + Send + Unpin>(
             .await
             .map_err(io::Error::other)?;
         let status = response.status().as_u16();
+        let location = response.headers().get(http::header::LOCATION);
+        let location = location.and_then(|to| Some(to.to_str().ok()?.to_owned()));
         let body = beginning(response.into_body(), request.body_limit).await;
-        Ok(HttpResponse { status, body })
+        Ok(HttpResponse {
+            status,
+            location,
+            body,
+        })
     };
     tokio::pin!(answer, connection);
     let mut broken = None;

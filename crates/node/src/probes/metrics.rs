@@ -103,7 +103,7 @@ impl ProbeMetrics {
         after: Duration,
     ) {
         let result = match outcome {
-            Outcome::Success => RESULTS[0],
+            Outcome::Success | Outcome::Warning(_) => RESULTS[0],
             Outcome::Failure(_) => RESULTS[1],
             Outcome::Error(_) => RESULTS[2],
         };

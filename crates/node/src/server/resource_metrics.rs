@@ -26,13 +26,9 @@ fn encode(usage: Option<&Usage>) -> String {
     }
     let failed = if usage.is_some() { 0.0 } else { 1.0 };
     let help = "1 if there was an error while getting container metrics, 0 otherwise";
-    for (name, level) in [
-        ("resource_scrape_error", "[STABLE]"),
-        ("scrape_error", "[ALPHA] (Deprecated since 1.29.0)"),
-    ] {
-        let sample = vec![(String::new(), failed, None)];
-        family(&mut out, name, "gauge", &format!("{level} {help}"), sample);
-    }
+    let sample = vec![(String::new(), failed, None)];
+    let help = format!("[STABLE] {help}");
+    family(&mut out, "resource_scrape_error", "gauge", &help, sample);
     out
 }
 
@@ -139,11 +135,12 @@ mod tests {
             r#"pod_cpu_usage_seconds_total{namespace="default",pod="b"} 1.5 5"#,
             r#"pod_memory_working_set_bytes{namespace="default",pod="a"} 30 6"#,
             "resource_scrape_error 0",
-            "scrape_error 0",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in {text}");
         }
         assert!(!text.contains("container_swap"), "{text}");
+        // deprecated since 1.29 and hidden since
+        assert!(!text.contains("\nscrape_error"), "{text}");
     }
 
     #[test]

@@ -6,7 +6,6 @@ use crate::restart_all;
 use crate::runtime_state::{ContainerRecord, State};
 use davit_pods::pod::Waiting;
 use davit_pods::pod::{PodExt, Role};
-use davit_pods::resources::container_request;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
     ContainerStateWaiting, ContainerStatus, ContainerUser, LinuxContainerUser, PodStatus,
@@ -70,14 +69,9 @@ fn one(input: &Input<'_>, role: Role, container: &Container) -> Option<Container
             .as_ref()
             .and_then(|r| r.requests.clone())
             .filter(|r| !r.is_empty());
-        let sized = container_request(container, "cpu").is_some()
-            || container_request(container, "memory").is_some();
-        out.resources = input
-            .sizes
-            .get(name)
-            .or(container.resources.as_ref())
-            .cloned()
-            .filter(|r| sized || r.limits.is_some());
+        // Empty where nothing is asked for, as the kubelet writes it: readers take it for granted.
+        let sized = input.sizes.get(name).or(container.resources.as_ref());
+        out.resources = Some(sized.cloned().unwrap_or_default());
     }
     out.volume_mounts = volume_mounts(container, input.recursive_read_only);
     Some(out)
@@ -121,7 +115,7 @@ fn without_record(
             terminated: Some(terminated.clone()),
             ..ContainerState::default()
         });
-    } else if old_state.is_some_and(|s| s.running.is_some()) {
+    } else if old_state.is_some_and(|s| s.running.is_some()) || never_began(input, role) {
         let lost = ContainerStateTerminated {
             exit_code: 137,
             reason: Some("ContainerStatusUnknown".to_owned()),
@@ -153,6 +147,18 @@ fn without_record(
     out.state = Some(waiting_state(
         waiting.cloned().unwrap_or_else(|| default_waiting(input)),
     ));
+}
+
+/// An app container of a pod that is over and was initialized, as the kubelet says it of what it never saw.
+fn never_began(input: &Input<'_>, role: Role) -> bool {
+    let of_inits = &input.pod.pod_spec().init_containers;
+    let conditions = input.pod.pod_status().conditions.iter().flatten();
+    let mut initialized = conditions.filter(|c| c.type_ == "Initialized" && c.status == "True");
+    role == Role::Main
+        && input.ended
+        && input.verdict.is_none()
+        && !input.pod.is_static()
+        && (of_inits.iter().flatten().next().is_none() || initialized.next().is_some())
 }
 
 /// The instance was removed because all containers are restarted. An end of its own is kept.

@@ -22,6 +22,14 @@ pub(super) fn phase(input: &Input<'_>, status: &PodStatus) -> &'static str {
     if input.verdict.is_some() && input.is_over() {
         return "Failed";
     }
+    match by_containers(input, status) {
+        // KEP-3329: whoever waits for the end of a pod that was deleted before it began is to see one.
+        "Pending" | "Running" if input.ended && !input.pod.is_static() => "Failed",
+        phase => phase,
+    }
+}
+
+fn by_containers(input: &Input<'_>, status: &PodStatus) -> &'static str {
     let pod = input.pod;
     let inits = pod
         .pod_spec()

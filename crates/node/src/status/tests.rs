@@ -1,5 +1,6 @@
 use super::*;
 use crate::runtime_state::{ContainerRecord, SandboxRecord, State};
+use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde_json::json;
 
 struct Ready(Option<ProbeResult>);
@@ -329,6 +330,61 @@ fn a_lost_container_is_named_unknown() {
     let end = c.state.as_ref().unwrap().terminated.as_ref().unwrap();
     assert_eq!(end.reason.as_deref(), Some("ContainerStatusUnknown"));
     assert_eq!(s.phase.as_deref(), Some("Failed"));
+}
+
+/// As in Kubernetes since in-place resizing: `test/e2e` reads it without looking whether it is there.
+#[test]
+fn resources_are_told_of_containers_that_ask_for_none() {
+    let p = pod(
+        json!({"containers": [{"name": "a"}, {"name": "b", "resources": {"requests": {"memory": "1Mi"}}}]}),
+    );
+    let s = Case::default().status(&p, &runtime(vec![record("a", State::Running, 0, 0)]));
+    let of = |name: &str| {
+        let all = s.container_statuses.iter().flatten();
+        all.filter(|c| c.name == name)
+            .map(|c| c.resources.clone())
+            .next()
+            .unwrap()
+    };
+    assert_eq!(of("a"), Some(ResourceRequirements::default()));
+    assert_eq!(of("b"), None, "there is no container yet");
+}
+
+/// KEP-3329 and its test in `test/e2e_node`: what waits for the end of a pod, a Job that counts it for one, is to see it.
+#[test]
+fn a_pod_that_is_over_before_it_began_has_failed() {
+    let case = Case {
+        ended: true,
+        ending: true,
+        ..Case::default()
+    };
+    let mut p = pod(json!({"containers": [{"name": "a"}]}));
+    let waits = Case::default().status(&p, &PodRuntime::default());
+    assert_eq!(waits.phase.as_deref(), Some("Pending"));
+    p.status = Some(waits);
+    let s = case.status(&p, &PodRuntime::default());
+    assert_eq!(s.phase.as_deref(), Some("Failed"));
+    let c = &s.container_statuses.as_ref().unwrap()[0];
+    let end = c.state.as_ref().unwrap().terminated.as_ref().unwrap();
+    assert_eq!(
+        (end.exit_code, end.reason.as_deref()),
+        (137, Some("ContainerStatusUnknown"))
+    );
+    // Where init containers had not ended, the others were not to begin.
+    let mut p = pod(json!({"initContainers": [{"name": "i"}], "containers": [{"name": "a"}]}));
+    p.status = Some(Case::default().status(&p, &PodRuntime::default()));
+    let s = case.status(&p, &PodRuntime::default());
+    assert_eq!(s.phase.as_deref(), Some("Failed"));
+    let c = &s.container_statuses.as_ref().unwrap()[0];
+    assert!(c.state.as_ref().unwrap().waiting.is_some());
+    // The kubelet gives static pods no last phase.
+    let mut p = pod(json!({"containers": [{"name": "a"}]}));
+    let source = [("kubernetes.io/config.source".to_owned(), "file".to_owned())];
+    p.metadata.annotations = Some(source.into());
+    assert_eq!(
+        case.status(&p, &PodRuntime::default()).phase.as_deref(),
+        Some("Pending")
+    );
 }
 
 /// Checklist of spec network.md, item 74.

@@ -184,31 +184,42 @@ impl Worker {
                 .get(keys::PRE_STOP)
                 .and_then(|h| serde_json::from_str::<LifecycleHandler>(h).ok())
         });
-        if let Some(hook) = hook.filter(|_| !grace.is_zero()) {
+        let reach = self.reach(runtime);
+        let hook = async {
+            let Some(hook) = hook.filter(|_| !grace.is_zero()) else {
+                return Ok(());
+            };
             let empty = Container::default();
             let container = found.as_ref().map_or(&empty, |(_, c)| &**c);
-            let reach = self.reach(runtime);
-            if let Err(error) = run_hook(
-                &*ctx.runtime,
-                &self.pod,
-                container,
-                &record.id,
-                &reach,
-                &hook,
-                grace,
-            )
-            .await
-            {
-                ctx.recorder.warning(
-                    &reference,
-                    "FailedPreStopHook",
-                    format!("PreStopHook failed: {error}"),
-                );
-            }
+            let (runtime, pod) = (&*ctx.runtime, &self.pod);
+            // As in the kubelet it goes on until its container is killed.
+            let limit = grace + MIN_GRACE;
+            run_hook(runtime, pod, container, &record.id, &reach, &hook, limit).await
+        };
+        tokio::pin!(hook);
+        let ended = tokio::time::timeout(grace, &mut hook).await.ok();
+        let failed = match &ended {
+            Some(Ok(())) => None,
+            Some(Err(error)) => Some(error.clone()),
+            None => Some(format!("hook did not finish within {grace:?}")),
+        };
+        if let Some(error) = failed {
+            let text = format!("PreStopHook failed: {error}");
+            ctx.recorder.warning(&reference, "FailedPreStopHook", text);
         }
         turn.come(grace.saturating_sub(begun.elapsed())).await;
         let left = grace.saturating_sub(begun.elapsed()).max(MIN_GRACE);
-        match ctx.runtime.stop_container(&record.id, left).await {
+        let stop = ctx.runtime.stop_container(&record.id, left);
+        tokio::pin!(stop);
+        let stopped = if ended.is_some() {
+            stop.await
+        } else {
+            tokio::select! {
+                stopped = &mut stop => stopped,
+                _ = &mut hook => stop.await,
+            }
+        };
+        match stopped {
             Ok(()) | Err(Error::NotFound(_)) => {}
             Err(error) => {
                 tracing::warn!(pod = %self.pod.format(), container = %record.name, %error, "cannot stop the container");

@@ -66,7 +66,7 @@ impl Worker {
         match made {
             Ok(id) => {
                 tracing::debug!(pod = %self.pod.format(), %id, "sandbox is up");
-                self.ctx.metrics.started_pods.inc();
+                self.ctx.metrics.pod_started(&self.pod);
                 let options = &self.ctx.options;
                 let labels = se_linux::missing(&self.pod, options.se_linux, se_linux::is_on);
                 for (reason, text) in options.network.missing(&self.pod).into_iter().chain(labels) {
@@ -76,6 +76,7 @@ impl Worker {
                 Ok(())
             }
             Err(error) => {
+                self.ctx.metrics.pod_failed(&self.pod);
                 let message = format!("Failed to create pod sandbox: {error}");
                 if self.retries.is_news(&message) {
                     tracing::warn!(pod = %self.pod.format(), %error, "failed to create the pod's sandbox");
@@ -175,7 +176,7 @@ impl Worker {
             .map_err(Some)?;
         let reference = pod.container_reference(role, &container.name);
         if let Err(error) = ctx.runtime.start_container(&id).await {
-            ctx.metrics.start_errors.inc();
+            ctx.metrics.start_failed(&pod);
             ctx.recorder
                 .warning(&reference, "Failed", format!("Error: {error}"));
             return Err(Some(waiting("RunContainerError", error.to_string())));
@@ -272,7 +273,7 @@ impl Worker {
                 Ok(id)
             }
             Err(error) => {
-                ctx.metrics.start_errors.inc();
+                ctx.metrics.start_failed(pod);
                 ctx.recorder
                     .warning(&reference, "Failed", format!("Error: {error}"));
                 Err(waiting("CreateContainerError", error.to_string()))

@@ -180,14 +180,15 @@ pub(super) fn resolve(
             })?,
         };
     }
+    // The order is containerd's, which shows in `status.containerStatuses[].user` and `id -G`.
     let mut groups = vec![gid];
-    for group in &context.supplemental_groups {
-        groups.push(number(*group, "supplementalGroups")?);
-    }
     if context.supplemental_groups_policy != cri::SupplementalGroupsPolicy::Strict as i32
         && let Some((name, _)) = lists.uid(uid)
     {
         groups.extend(lists.memberships(&name));
+    }
+    for group in &context.supplemental_groups {
+        groups.push(number(*group, "supplementalGroups")?);
     }
     let mut seen = std::collections::HashSet::new();
     groups.retain(|group| seen.insert(*group));
@@ -309,7 +310,7 @@ mod tests {
             User {
                 uid: 1000,
                 gid: 7,
-                groups: vec![7, 9, 44]
+                groups: vec![7, 44, 9]
             }
         );
         let strict = cri::LinuxContainerSecurityContext {

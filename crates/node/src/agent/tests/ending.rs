@@ -44,6 +44,26 @@ async fn hooks_of_sidecars_run_together_and_signals_in_turn() {
     node.stop().await;
 }
 
+/// As in the kubelet and `test/e2e_node`: a hook that takes longer than the grace period is not cut off before its container is
+/// killed, and does not hold that up.
+#[tokio::test]
+async fn a_hook_without_end_goes_on_until_its_container_is_killed() {
+    let mut node = Node::start().await;
+    let mut main = container("main", "sleep");
+    main["lifecycle"] = json!({"preStop": {"exec": {"command": ["hang"]}}});
+    let spec = json!({"containers": [main], "terminationGracePeriodSeconds": 1});
+    let path = node.pod("a", spec);
+    node.phase(&path, "Running").await;
+    node.delete(&path, 1);
+    let api = node.api.clone();
+    wait("pod is gone", || api.get(&path).is_none().then_some(())).await;
+    let calls = node.runtime.calls();
+    let at = |start: &str| calls.iter().position(|c| c.starts_with(start));
+    assert!(at("exec hang") < at("stop main"), "{calls:?}");
+    assert_eq!(at("exec was cut off"), None, "{calls:?}");
+    node.stop().await;
+}
+
 /// What a probe ends starts again unless the policy is Never, even if it ends well, as in Kubernetes: the pod is told that it
 /// "will be restarted". So in `test/e2e_node`, where a container with `OnFailure` has its image changed after its liveness failed.
 #[tokio::test]

@@ -300,13 +300,27 @@ impl Runtime for FakeRuntime {
         &self,
         id: &str,
         command: Vec<String>,
-        _: Duration,
+        timeout: Duration,
         _: usize,
     ) -> Result<cri::ExecSyncResponse> {
         self.state
             .lock()
             .calls
             .push(format!("exec {}", command.join(" ")));
+        if command.first().is_some_and(|c| c == "hang") {
+            // until its container is gone, or its time is up
+            let until = tokio::time::Instant::now() + timeout;
+            let runs = || {
+                let state = self.state.lock();
+                let container = state.containers.get(id);
+                container.is_some_and(|c| c.state == cri::ContainerState::ContainerRunning)
+            };
+            while runs() && tokio::time::Instant::now() < until {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let outcome = if runs() { "cut off" } else { "ended" };
+            self.state.lock().calls.push(format!("exec was {outcome}"));
+        }
         let known = self.state.lock().containers.contains_key(id);
         let exit_code = i32::from(!known || command.first().is_some_and(|c| c == "false"));
         Ok(cri::ExecSyncResponse {
