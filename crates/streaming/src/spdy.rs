@@ -406,4 +406,19 @@ mod tests {
         }
         assert!(taken < 8 << 20, "{taken} bytes are kept");
     }
+
+    /// A client opens streams with large headers, which cost it little, compressed.
+    #[tokio::test]
+    async fn headers_of_streams_have_a_length() {
+        let (mut client, mut session) = pair();
+        let large = ("x".to_owned(), "a".repeat(100_000));
+        client
+            .send(Frame::SynStream {
+                id: 1,
+                headers: vec![large],
+                fin: false,
+            })
+            .await;
+        assert!(session.accept().await.is_none(), "such a session ends");
+    }
 }

@@ -5,9 +5,10 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 use std::io;
 
 pub(crate) const FLAG_FIN: u8 = 0x01;
-/// Largest header block taken, compressed and decompressed.
+/// Largest header block taken, compressed.
 const MAX_HEADER_BLOCK: usize = 64 * 1024;
-const MAX_HEADERS: usize = 256 * 1024;
+/// Of a stream's headers, which are kept as long as the stream: a type, a port, a number.
+const MAX_HEADERS: usize = 16 * 1024;
 const VERSION: u16 = 3;
 
 /// One frame; header blocks are already decoded.
