@@ -40,6 +40,9 @@ const AHEAD: Duration = Duration::from_secs(60);
 /// Why a program has given no credentials. What it has written to its output is in none of them.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
+    /// As client-go since 1.26; it runs a program, too.
+    #[error("the auth provider gcp is no more; use gke-gcloud-auth-plugin")]
+    Removed,
     /// The kubeconfig names none.
     #[error("it has no command")]
     NoCommand,
@@ -120,6 +123,12 @@ pub(crate) async fn settle(
     auth: &mut AuthInfo,
     keeps_token: bool,
 ) -> Result<Option<Plugin>, Error> {
+    if let Some(provider) = auth.auth_provider.as_ref().filter(|p| p.name == "gcp") {
+        return Err(Error::Plugin {
+            command: provider.name.clone(),
+            source: PluginError::Removed,
+        });
+    }
     let has_other = auth.token.is_some()
         || auth.token_file.is_some()
         || (auth.username.is_some() && auth.password.is_some())

@@ -56,6 +56,14 @@ async fn what_a_program_says_is_used_and_asked_for_again() {
         ..AuthInfo::default()
     };
     assert!(settle(&mut auth, false).await.unwrap().is_none());
+    let mut auth: AuthInfo = serde_json::from_value(json!({
+        "auth-provider": { "name": "gcp", "config": { "cmd-path": "sleep", "cmd-args": "600" } },
+    }))
+    .unwrap();
+    assert!(
+        settle(&mut auth, false).await.is_err(),
+        "nobody would limit its program"
+    );
 }
 
 #[tokio::test]
