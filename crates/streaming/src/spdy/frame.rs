@@ -429,7 +429,7 @@ mod tests {
     fn header_blocks_round_trip_through_one_compression_state() {
         let (mut sender, mut receiver) = (Codec::new(), Codec::new());
         for id in [1, 3, 5] {
-            let long = "x".repeat(id as usize * 5000);
+            let long = "x".repeat(id as usize * 3000);
             let headers = vec![
                 ("streamtype".to_owned(), "stdin".to_owned()),
                 ("long".to_owned(), long),
