@@ -221,8 +221,8 @@ mod tests {
         std::fs::create_dir(at("folder")).unwrap();
         symlink(at("victim"), at("link")).unwrap();
         symlink(dir.path(), at("way")).unwrap();
-        let (mode, fifo) = (rustix::fs::Mode::RUSR, FileType::Fifo);
-        rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), fifo, mode, 0).unwrap();
+        let (mode, fifo) = (Mode::RUSR, FileType::Fifo);
+        rustix::fs::mknodat(CWD, at("fifo"), fifo, mode, 0).unwrap();
         for hostile in ["link", "folder", "fifo"] {
             assert!(open_own(at(hostile)).is_err(), "{hostile}");
             assert!(
