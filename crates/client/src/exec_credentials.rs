@@ -39,7 +39,7 @@ const AHEAD: Duration = Duration::from_secs(60);
 
 /// Why a program has given no credentials. What it has written to its output is in none of them.
 #[derive(Debug, thiserror::Error)]
-pub enum PluginError {
+pub enum ExecPluginError {
     /// As client-go since 1.26; it runs a program, too.
     #[error("the auth provider gcp is no more; use gke-gcloud-auth-plugin")]
     Removed,
@@ -126,7 +126,7 @@ pub(crate) async fn settle(
     if let Some(provider) = auth.auth_provider.as_ref().filter(|p| p.name == "gcp") {
         return Err(Error::Plugin {
             command: provider.name.clone(),
-            source: PluginError::Removed,
+            source: ExecPluginError::Removed,
         });
     }
     let has_other = auth.token.is_some()
@@ -175,7 +175,7 @@ impl Plugin {
     }
 
     /// The header of now; one request asks for it anew, the others wait.
-    async fn header(&self) -> Result<Option<HeaderValue>, PluginError> {
+    async fn header(&self) -> Result<Option<HeaderValue>, ExecPluginError> {
         let mut last = self.last.lock().await;
         let soon = Timestamp::now() + AHEAD;
         if last.until.is_some_and(|until| until <= soon) {
@@ -185,7 +185,7 @@ impl Plugin {
     }
 }
 
-async fn run(exec: &ExecConfig, limit: Duration) -> Result<Credential, PluginError> {
+async fn run(exec: &ExecConfig, limit: Duration) -> Result<Credential, ExecPluginError> {
     let asks = is_asking(exec)?;
     let mut command = command(exec, asks)?;
     let limit = if asks { LIMIT_ASKING } else { limit };
@@ -205,7 +205,7 @@ async fn run(exec: &ExecConfig, limit: Duration) -> Result<Credential, PluginErr
         let stdout = stdout?;
         let status = child.wait().await?;
         if !status.success() {
-            return Err(PluginError::Failed {
+            return Err(ExecPluginError::Failed {
                 status,
                 said: shown(&stderr?),
             });
@@ -214,7 +214,7 @@ async fn run(exec: &ExecConfig, limit: Duration) -> Result<Credential, PluginErr
     };
     let stdout = tokio::time::timeout(limit, work)
         .await
-        .map_err(|_| PluginError::Late(limit))??;
+        .map_err(|_| ExecPluginError::Late(limit))??;
     read(exec, &stdout)
 }
 
@@ -224,17 +224,17 @@ enum Running {
     Group(ProcessGroup),
 }
 
-fn is_asking(exec: &ExecConfig) -> Result<bool, PluginError> {
+fn is_asking(exec: &ExecConfig) -> Result<bool, ExecPluginError> {
     let terminal = std::io::stdin().is_terminal();
     match exec.interactive_mode {
         Some(ExecInteractiveMode::Never) => Ok(false),
-        Some(ExecInteractiveMode::Always) if !terminal => Err(PluginError::NoTerminal),
+        Some(ExecInteractiveMode::Always) if !terminal => Err(ExecPluginError::NoTerminal),
         _ => Ok(terminal),
     }
 }
 
-fn command(exec: &ExecConfig, asks: bool) -> Result<Command, PluginError> {
-    let mut command = Command::new(exec.command.as_ref().ok_or(PluginError::NoCommand)?);
+fn command(exec: &ExecConfig, asks: bool) -> Result<Command, ExecPluginError> {
+    let mut command = Command::new(exec.command.as_ref().ok_or(ExecPluginError::NoCommand)?);
     command.args(exec.args.iter().flatten());
     for variable in exec.env.iter().flatten() {
         if let (Some(name), Some(value)) = (variable.get("name"), variable.get("value")) {
@@ -243,7 +243,7 @@ fn command(exec: &ExecConfig, asks: bool) -> Result<Command, PluginError> {
     }
     let mut spec = json!({ "interactive": asks });
     if exec.provide_cluster_info {
-        let cluster = exec.cluster.as_ref().ok_or(PluginError::NoCluster)?;
+        let cluster = exec.cluster.as_ref().ok_or(ExecPluginError::NoCluster)?;
         spec["cluster"] = json!(cluster);
     }
     let info = json!({ "apiVersion": exec.api_version, "kind": "ExecCredential", "spec": spec });
@@ -261,19 +261,22 @@ fn command(exec: &ExecConfig, asks: bool) -> Result<Command, PluginError> {
 }
 
 /// All of a stream, or an error when that is more than it may be.
-async fn first(stream: Option<impl AsyncRead + Unpin>, limit: u64) -> Result<Vec<u8>, PluginError> {
+async fn first(
+    stream: Option<impl AsyncRead + Unpin>,
+    limit: u64,
+) -> Result<Vec<u8>, ExecPluginError> {
     let mut out = Vec::new();
     if let Some(stream) = stream {
         stream.take(limit + 1).read_to_end(&mut out).await?;
     }
     if out.len() as u64 > limit {
-        return Err(PluginError::TooMuch);
+        return Err(ExecPluginError::TooMuch);
     }
     Ok(out)
 }
 
 /// The beginning of a stream; the rest is read and dropped.
-async fn beginning(stream: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, PluginError> {
+async fn beginning(stream: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, ExecPluginError> {
     let mut out = Vec::new();
     if let Some(mut stream) = stream {
         (&mut stream).take(MAX_STDERR).read_to_end(&mut out).await?;
@@ -292,27 +295,27 @@ fn shown(stderr: &[u8]) -> String {
     format!(": {text}")
 }
 
-fn read(exec: &ExecConfig, stdout: &[u8]) -> Result<Credential, PluginError> {
+fn read(exec: &ExecConfig, stdout: &[u8]) -> Result<Credential, ExecPluginError> {
     let version = exec.api_version.clone().unwrap_or_default();
     // YAML as well, as client-go reads it; the error would quote it.
-    let said: ExecCredential =
-        serde_saphyr::from_slice(stdout).map_err(|_| PluginError::NoCredential(version.clone()))?;
+    let said: ExecCredential = serde_saphyr::from_slice(stdout)
+        .map_err(|_| ExecPluginError::NoCredential(version.clone()))?;
     let status = said.status.filter(|_| said.kind == "ExecCredential");
     let status = status.filter(|_| version.is_empty() || said.api_version == version);
-    let status = status.ok_or(PluginError::NoCredential(version))?;
+    let status = status.ok_or(ExecPluginError::NoCredential(version))?;
     let header = status.token.as_ref().map(|token| {
         let mut header = HeaderValue::from_str(&format!("Bearer {token}"))
-            .map_err(|_| PluginError::Unusable("token"))?;
+            .map_err(|_| ExecPluginError::Unusable("token"))?;
         header.set_sensitive(true);
-        Ok::<_, PluginError>(header)
+        Ok::<_, ExecPluginError>(header)
     });
     let until = status.expiration_timestamp.map(|time| {
         time.parse()
-            .map_err(|_| PluginError::Unusable("expirationTimestamp"))
+            .map_err(|_| ExecPluginError::Unusable("expirationTimestamp"))
     });
     let identity = status.client_certificate_data.zip(status.client_key_data);
     if header.is_none() && identity.is_none() {
-        return Err(PluginError::Unusable(
+        return Err(ExecPluginError::Unusable(
             "answer, which has neither a token nor a certificate,",
         ));
     }

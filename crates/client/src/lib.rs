@@ -28,7 +28,7 @@ pub use connect::{
     Rotation, from_config, from_kubeconfig, in_process, kubeconfig, rotating, settled,
 };
 pub use events::{EventRecorder, event_name, object_ref};
-pub use exec_credentials::PluginError;
+pub use exec_credentials::ExecPluginError;
 pub use feed::{Feed, FeedEvent};
 pub use informer::{Change, IndexValue, Informer, Object, ObjectKey, Subscription, Trim};
 pub use kube::Client;
@@ -74,7 +74,7 @@ pub enum Error {
         command: String,
         /// Why.
         #[source]
-        source: PluginError,
+        source: ExecPluginError,
     },
     /// An informer did not list its objects in time.
     #[error("{kind} were not listed within {after:?}")]
