@@ -180,7 +180,7 @@ impl Auditor {
             tracing::error!(%error, "writing the audit log");
         }
         if let Some(webhook) = &self.webhook {
-            webhook.send(event);
+            webhook.send(&event);
         }
     }
 

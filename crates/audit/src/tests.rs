@@ -187,3 +187,36 @@ fn full_log_files_are_rotated_and_old_ones_deleted() {
         assert_eq!(line, event);
     }
 }
+
+/// Events with large bodies, to a receiver that takes the first batch and does not answer.
+#[tokio::test]
+async fn a_receiver_that_does_not_answer_costs_bounded_memory() {
+    let receiver = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = dir.path().join("kubeconfig");
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{ "name": "s", "cluster": { "server": format!("https://{}", receiver.local_addr().unwrap()) } }],
+        "contexts": [{ "name": "c", "context": { "cluster": "s", "user": "u" } }],
+        "users": [{ "name": "u", "user": {} }],
+    });
+    std::fs::write(&kubeconfig, text.to_string()).unwrap();
+    let (events, errors) = (Counter::default(), Counter::default());
+    let options = AuditOptions {
+        policy: Some(policy("- {level: RequestResponse}\n")),
+        webhook: Some(kubeconfig),
+        ..AuditOptions::default()
+    };
+    let auditor = Auditor::new(options, events.clone(), errors.clone());
+    let auditor = auditor.unwrap().unwrap();
+    let large = json!({ "metadata": { "name": "p" }, "data": "x".repeat(1 << 20) });
+    for _ in 0..100 {
+        let (record, _) = record("Request");
+        record.request_object(&large);
+        record.outcome(201, None);
+        auditor.stage(&record, Stage::ResponseComplete);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(events.get(), 100);
+    assert!((30..100).contains(&errors.get()), "{}", errors.get());
+}

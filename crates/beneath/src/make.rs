@@ -150,6 +150,30 @@ impl Root {
         written
     }
 
+    /// Gives a file this content and these permission bits where it is, or makes it: whoever has it mounted or open sees what
+    /// is new. A link is not followed, and what is no file, or another account's, is left alone.
+    ///
+    /// # Errors
+    /// Something else is there, a way that leaves the root, or what the kernel says.
+    pub fn write_in_place(&self, path: impl AsRef<Path>, data: &[u8], mode: u32) -> Result<()> {
+        let path = path.as_ref();
+        let inode = match self.entry_itself(path) {
+            Err(error) if error.is_not_found() => {
+                let mut file = self.create_new(path, mode)?;
+                return file.write_all(data).map_err(Error::io(path));
+            }
+            found => found?,
+        };
+        if inode.kind()? != FileType::RegularFile {
+            return Err(Error::NotRegular(path.to_owned()));
+        }
+        crate::ours(path, inode.stat()?.st_uid)?;
+        let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let mut file = File::from(inode.reopen(flags)?);
+        file.write_all(data).map_err(Error::io(path))?;
+        inode.set(&Permissions::mode(mode))
+    }
+
     /// Makes a symbolic link. What it says is not looked at.
     ///
     /// # Errors

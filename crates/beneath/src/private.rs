@@ -74,6 +74,29 @@ pub fn open_own_for_writing(path: impl AsRef<Path>) -> Result<File> {
     inode.reopen(flags).map(File::from)
 }
 
+/// Opens a file of our own for reading and writing, and makes it with mode 0600 where nothing is: a link is not followed, a
+/// FIFO not waited for, and what is another account's is refused.
+///
+/// # Errors
+/// Something else is there, or what the kernel says.
+pub fn open_own(path: impl AsRef<Path>) -> Result<File> {
+    let path = path.as_ref();
+    let (dir, name) = parent(path)?;
+    let inode = match dir.entry_itself(name) {
+        Err(error) if error.is_not_found() => {
+            dir.create_new(name, 0o600)?;
+            dir.entry_itself(name)?
+        }
+        found => found?,
+    };
+    if inode.kind()? != FileType::RegularFile {
+        return Err(Error::NotRegular(path.to_owned()));
+    }
+    ours(path, inode.stat()?.st_uid)?;
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
+    inode.reopen(flags).map(File::from)
+}
+
 /// Puts a file with this content and mode 0600 in the place of whatever is there, at once and durably. The directory
 /// may be one that others write, too: nothing in it is followed or opened.
 ///
@@ -187,5 +210,36 @@ mod tests {
         }
         open_own_for_writing(at("file")).unwrap();
         assert_eq!(std::fs::read(at("file")).unwrap(), b"kept");
+    }
+
+    #[test]
+    fn a_file_of_our_own_is_opened_where_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let root = Root::open(dir.path(), Links::Refused).unwrap();
+        std::fs::write(at("victim"), "untouched").unwrap();
+        std::fs::create_dir(at("folder")).unwrap();
+        symlink(at("victim"), at("link")).unwrap();
+        symlink(dir.path(), at("way")).unwrap();
+        let (mode, fifo) = (Mode::RUSR, FileType::Fifo);
+        rustix::fs::mknodat(CWD, at("fifo"), fifo, mode, 0).unwrap();
+        for hostile in ["link", "folder", "fifo"] {
+            assert!(open_own(at(hostile)).is_err(), "{hostile}");
+            assert!(
+                root.write_in_place(hostile, b"x", 0o666).is_err(),
+                "{hostile}"
+            );
+        }
+        assert!(root.write_in_place("way/victim", b"x", 0o666).is_err());
+        assert_eq!(std::fs::read_to_string(at("victim")).unwrap(), "untouched");
+        for content in ["first", "2nd"] {
+            root.write_in_place("own", content.as_bytes(), 0o644)
+                .unwrap();
+            assert_eq!(std::fs::read_to_string(at("own")).unwrap(), content);
+        }
+        let kept = open_own(at("own")).unwrap().metadata().unwrap();
+        assert_eq!((kept.len(), kept.permissions().mode() & 0o777), (3, 0o644));
+        let new = open_own(at("new")).unwrap().metadata().unwrap();
+        assert_eq!(new.permissions().mode() & 0o777, 0o600);
     }
 }

@@ -1,6 +1,7 @@
 //! Making clients.
 
 use crate::Error;
+use crate::exec_credentials;
 use crate::object_paths::ObjectPaths;
 use http::{Request, Response};
 use kube::client::Body;
@@ -31,21 +32,36 @@ pub async fn kubeconfig(path: &Path) -> Result<kube::Config, Error> {
 /// [`Error::Kubeconfig`] when the file cannot be read or names missing files, [`Error::Client`] when its credentials
 /// cannot be used.
 pub async fn from_kubeconfig(path: &Path) -> Result<kube::Client, Error> {
-    from_config(kubeconfig(path).await?)
+    from_config(kubeconfig(path).await?).await
+}
+
+/// A configuration whose credentials are there: if a program is to say them, it has. For who makes several clients of it
+/// that do not live long.
+///
+/// # Errors
+/// [`Error::Plugin`] when that program does not say them.
+pub async fn settled(mut config: kube::Config) -> Result<kube::Config, Error> {
+    exec_credentials::settle(&mut config.auth_info, true).await?;
+    Ok(config)
 }
 
 /// A client by its configuration.
 ///
 /// # Errors
-/// [`Error::Client`] when its credentials cannot be used.
-pub fn from_config(config: kube::Config) -> Result<kube::Client, Error> {
+/// [`Error::Client`] when its credentials cannot be used, [`Error::Plugin`] when a program does not say them.
+pub async fn from_config(mut config: kube::Config) -> Result<kube::Client, Error> {
+    let plugin = exec_credentials::settle(&mut config.auth_info, false).await?;
     let server = config.cluster_url.to_string();
     let checks = ObjectPaths::default();
     let builder = kube::client::ClientBuilder::try_from(config);
     let built = builder.map(|builder| builder.with_layer(&checks).build());
-    built.map_err(|source| Error::Client {
+    let client = built.map_err(|source| Error::Client {
         server,
         source: Box::new(source),
+    })?;
+    Ok(match plugin {
+        Some(plugin) => plugin.client(client),
+        None => client,
     })
 }
 

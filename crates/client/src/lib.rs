@@ -11,6 +11,7 @@ pub mod certificate;
 mod connect;
 pub mod discovery;
 mod events;
+mod exec_credentials;
 mod feed;
 mod informer;
 mod leader;
@@ -23,8 +24,11 @@ mod reviews;
 pub mod signing;
 pub mod subject;
 
-pub use connect::{Rotation, from_config, from_kubeconfig, in_process, kubeconfig, rotating};
+pub use connect::{
+    Rotation, from_config, from_kubeconfig, in_process, kubeconfig, rotating, settled,
+};
 pub use events::{EventRecorder, event_name, object_ref};
+pub use exec_credentials::ExecPluginError;
 pub use feed::{Feed, FeedEvent};
 pub use informer::{Change, IndexValue, Informer, Object, ObjectKey, Subscription, Trim};
 pub use kube::Client;
@@ -62,6 +66,15 @@ pub enum Error {
         /// What is wrong.
         #[source]
         source: Box<kube::Error>,
+    },
+    /// A program that is to say the credentials has not.
+    #[error("the credentials cannot be used that {command:?} is to say")]
+    Plugin {
+        /// The program.
+        command: String,
+        /// Why.
+        #[source]
+        source: ExecPluginError,
     },
     /// An informer did not list its objects in time.
     #[error("{kind} were not listed within {after:?}")]

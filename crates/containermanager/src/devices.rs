@@ -14,6 +14,7 @@ mod endpoint;
 mod health;
 mod holdings;
 mod inventory;
+mod lists;
 mod manager;
 mod metrics;
 mod names;
@@ -34,8 +35,7 @@ pub(crate) use requests::{Request, pod_total};
 /// The devices of a ListAndWatch message, with whether they are healthy, as the manager takes them in; `None` when it is
 /// not one. For trying out what plugins may say.
 pub fn read_list(message: &[u8]) -> Option<Vec<(String, bool)>> {
-    let message = prost::Message::decode(message).ok()?;
-    let list = inventory::list(&message);
+    let list = lists::read(message).ok()?;
     let devices = list.iter();
     Some(devices.map(|(id, d)| (id.to_string(), d.healthy)).collect())
 }

@@ -133,7 +133,8 @@ async fn client(kubeconfig: Kubeconfig) -> Result<kube::Client> {
     let options = KubeConfigOptions::default();
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
     let config = config.context("cannot use the credentials for joining")?;
-    davit_client::from_config(config).context("cannot use the credentials for joining")
+    let client = davit_client::from_config(config).await;
+    client.context("cannot use the credentials for joining")
 }
 
 /// What the kubelet asks for.

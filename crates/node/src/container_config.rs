@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::runtime_state::{PodRuntime, container_annotations, container_labels, sandbox_labels};
 use crate::{dns, security, sysctls};
-use davit_beneath::private_dir;
+use davit_beneath::{Links, Root};
 use davit_containermanager::ContainerOptions;
 use davit_oci::read_only::is_recursive;
 use davit_podimages::{ImageVolumes, Present};
@@ -18,7 +18,6 @@ use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Why a container cannot be configured; the message of `CreateContainerConfigError`.
@@ -552,6 +551,7 @@ fn hosts_file(ctx: &Context, pod: &Pod, facts: &NodeFacts) -> Result<PathBuf, Er
     );
     let path = ctx.paths.hosts_file(pod.uid());
     write_file(
+        ctx,
         &path,
         text.as_bytes(),
         0o644,
@@ -571,6 +571,7 @@ fn termination_file(
         .container(pod.uid(), container)
         .join(format!("termination-{restart_count}"));
     write_file(
+        ctx,
         &path,
         &[],
         0o666,
@@ -579,11 +580,21 @@ fn termination_file(
     Ok(path)
 }
 
-fn write_file(path: &Path, data: &[u8], mode: u32, what: &'static str) -> Result<(), Error> {
-    let failed = |source| Error::Io { what, source };
-    if let Some(parent) = path.parent() {
-        private_dir(parent, PRIVATE_DIR).map_err(|e| failed(e.into()))?;
-    }
-    std::fs::write(path, data).map_err(failed)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)
+/// Writes a file of a pod's directory; whoever has the agent's directory as a volume may have put links there.
+fn write_file(
+    ctx: &Context,
+    path: &Path,
+    data: &[u8],
+    mode: u32,
+    what: &'static str,
+) -> Result<(), Error> {
+    let pods = ctx.paths.pods();
+    let write = || {
+        let below = path.strip_prefix(&pods).map_err(io::Error::other)?;
+        let dir = below.parent().unwrap_or(Path::new(""));
+        let dir = Root::open(&pods, Links::Refused)?.mkdir_all(dir, PRIVATE_DIR)?;
+        let name = path.file_name().unwrap_or_default();
+        io::Result::Ok(dir.write_in_place(name, data, mode)?)
+    };
+    write().map_err(|source| Error::Io { what, source })
 }

@@ -2,11 +2,12 @@
 
 use super::error::{Cause, io_error};
 use super::{Volumes, blocking, group_of};
+use davit_beneath::{Inode, Links, Permissions, Root};
 use davit_pods::pod::PodExt;
 use davit_pods::resources;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// Makes the directory with what it is to be on.
 ///
@@ -23,6 +24,7 @@ pub(super) async fn set_up(
         .volume(pod.uid(), "kubernetes.io~empty-dir", &volume.name);
     let group = group_of(pod);
     let (mounter, target) = (volumes.mounter.clone(), dir.clone());
+    let pods = volumes.paths.pods();
     let medium = source.medium.clone().unwrap_or_default();
     let limit = source
         .size_limit
@@ -32,8 +34,8 @@ pub(super) async fn set_up(
         .and_then(|n| u64::try_from(n).ok());
     let page = huge_page_size(pod, &medium);
     blocking(move || {
-        let known = target.exists();
-        std::fs::create_dir_all(&target).map_err(io_error("cannot make the volume's directory"))?;
+        let making = || io_error("cannot make the volume's directory");
+        let known = make_dir(&pods, &target).map_err(making())?;
         let mounted = mounter
             .is_mount_point(&target)
             .map_err(io_error("cannot know what is mounted"))?;
@@ -50,18 +52,38 @@ pub(super) async fn set_up(
             return Ok(());
         }
         let mode = if group.is_some() { 0o2777 } else { 0o777 };
-        std::fs::set_permissions(&target, std::fs::Permissions::from_mode(mode))
-            .map_err(io_error("cannot set the volume's mode"))?;
-        if group.is_some() {
-            chown(&target, None, group).map_err(io_error("cannot set the volume's group"))?;
-            // chown drops the set-group-ID bit on some file systems.
-            std::fs::set_permissions(&target, std::fs::Permissions::from_mode(mode))
-                .map_err(io_error("cannot set the volume's mode"))?;
-        }
+        // What is mounted there by now, if something is.
+        let volume = below(&pods, &target).map_err(making())?;
+        let permissions = Permissions {
+            uid: None,
+            gid: group,
+            mode: Some(mode),
+        };
+        let set = volume.set(&permissions).map_err(io::Error::from);
+        set.map_err(io_error("cannot set the volume's mode and group"))?;
         Ok(())
     })
     .await?;
     Ok(dir)
+}
+
+/// Makes the directory of a pod's volume, and says whether it was there. Whoever has the agent's directory as a volume of his
+/// own may have put links there: none is followed.
+///
+/// # Errors
+/// A link on the way, or what the kernel says.
+pub(super) fn make_dir(pods: &Path, target: &Path) -> io::Result<bool> {
+    std::fs::create_dir_all(pods)?;
+    let way = target.strip_prefix(pods).map_err(io::Error::other)?;
+    let pods = Root::open(pods, Links::Refused)?;
+    let known = pods.entry(way).is_ok();
+    pods.mkdir_all(way, 0o755)?;
+    Ok(known)
+}
+
+fn below(pods: &Path, target: &Path) -> io::Result<Inode> {
+    let way = target.strip_prefix(pods).map_err(io::Error::other)?;
+    Ok(Root::open(pods, Links::Refused)?.entry(way)?)
 }
 
 /// `HugePages-2Mi` names a size; plain `HugePages` takes the one size the pod's containers ask for.

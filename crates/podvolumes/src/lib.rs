@@ -379,8 +379,9 @@ impl Volumes {
         });
         let nested = nested::points(&mounts.collect::<Vec<_>>(), &volume.name);
         let (mounter, target) = (self.mounter.clone(), dir.clone());
+        let pods = self.paths.pods();
         blocking(move || {
-            std::fs::create_dir_all(&target)
+            empty_dir::make_dir(&pods, &target)
                 .map_err(io_error("cannot make the volume's directory"))?;
             // Secrets must not reach the disk.
             let known = io_error("cannot know whether tmpfs is mounted");

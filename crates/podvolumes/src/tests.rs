@@ -191,3 +191,36 @@ async fn local_volumes_are_bound_and_taken_down_without_loss() {
     v.setup(&other, &facts).await.unwrap();
     v.teardown("u2").await.unwrap();
 }
+
+/// Somebody who has the agent's directory as a volume knows the UID of a pod that waits, and puts links in its place.
+#[tokio::test]
+async fn no_volume_is_made_behind_a_link() {
+    use std::os::unix::fs::PermissionsExt as _;
+    for source in [
+        json!([{"name": "v", "emptyDir": {}}]),
+        json!([{"name": "v", "downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}}]),
+    ] {
+        let tmp = tempfile::tempdir().unwrap();
+        let v = volumes(tmp.path(), &[]);
+        let victim = tmp.path().join("victim");
+        std::fs::create_dir_all(victim.join("v")).unwrap();
+        std::fs::set_permissions(victim.join("v"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        let pod = pod(source);
+        let dir = tmp
+            .path()
+            .join("kubelet/pods")
+            .join(pod.metadata.uid.as_deref().unwrap())
+            .join("volumes");
+        std::fs::create_dir_all(&dir).unwrap();
+        for plugin in ["kubernetes.io~empty-dir", "kubernetes.io~downward-api"] {
+            std::os::unix::fs::symlink(&victim, dir.join(plugin)).unwrap();
+        }
+        assert!(v.setup(&pod, &NodeFacts::default()).await.is_err());
+        let mode = std::fs::metadata(victim.join("v"))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o700);
+        assert_eq!(std::fs::read_dir(victim.join("v")).unwrap().count(), 0);
+    }
+}

@@ -7,6 +7,7 @@
 //! Specified by the API machinery notes on streaming, KEP-4006 (WebSockets) and SPDY/3.1.
 #![forbid(unsafe_code)]
 
+mod inbound;
 pub mod portforward;
 pub mod proxy;
 pub mod remotecommand;

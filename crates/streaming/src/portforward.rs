@@ -217,11 +217,16 @@ where
         count.ok_or_else(|| Error::Protocol("the query must name 1 to 127 ports".to_owned()))?;
     let mut channels = Channels::serve(io, count, encoding);
     let mut connections = JoinSet::new();
-    for (index, port) in (0u8..).zip(ports.iter().copied()) {
+    let mut readers = Vec::new();
+    for index in 0..count / 2 {
+        readers.push(channels.reader(index * 2));
+    }
+    channels.ignore_others();
+    for ((index, port), reader) in (0u8..).zip(ports.iter().copied()).zip(readers) {
         let (data, error) = (index * 2, index * 2 + 1);
         let mut error_writer = channels.writer(error);
         let mut data_writer = channels.writer(data);
-        let Some(mut data_reader) = channels.reader(data) else {
+        let Some(mut data_reader) = reader else {
             continue;
         };
         let dial = dial.clone();

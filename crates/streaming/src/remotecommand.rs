@@ -4,8 +4,9 @@ mod exit;
 
 pub use exit::ExitStatus;
 
+use crate::inbound::Inbound;
 use crate::upgrade::{Agreed, Framing, negotiate, switching_protocols};
-use crate::websocket::{ChannelReader, Channels, Encoding};
+use crate::websocket::{Channels, Encoding};
 use crate::{Body, Error, Reader, UpgradeError, Writer, spdy};
 use http::{Request, Response};
 use hyper::upgrade::OnUpgrade;
@@ -170,7 +171,7 @@ pub struct Session {
 }
 
 enum Resizes {
-    Messages(ChannelReader),
+    Messages(Inbound),
     Stream(spdy::Stream),
 }
 
@@ -181,6 +182,7 @@ impl Session {
         };
         let stdin = reader(streams.stdin, STDIN, &mut channels);
         let resize = reader(streams.tty, RESIZE, &mut channels);
+        channels.ignore_others();
         let writer =
             |wanted: bool, channel| wanted.then(|| Box::new(channels.writer(channel)) as Writer);
         Self {
@@ -337,7 +339,7 @@ async fn copy(from: Option<Reader>, to: Option<Writer>) {
 async fn forward_sizes(from: Resizes, to: mpsc::Sender<TerminalSize>) {
     match from {
         Resizes::Messages(mut messages) => {
-            while let Some(message) = messages.message().await {
+            while let Some(message) = messages.chunk().await {
                 if !send_sizes(&message, &to).await {
                     return;
                 }

@@ -8,7 +8,8 @@ mod stream;
 
 pub use stream::{Stream, StreamReader, StreamWriter};
 
-use bytes::{Bytes, BytesMut};
+use crate::inbound::{self, Feed, QUEUE, Room};
+use bytes::BytesMut;
 use frame::{Codec, FLAG_FIN, Frame, Head, Kind};
 use std::collections::HashMap;
 use std::io;
@@ -16,8 +17,6 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Frames waiting to be written, and chunks waiting to be read on one stream.
-const QUEUE: usize = 32;
 /// Streams that may be open at once in one session.
 const MAX_STREAMS: usize = 1024;
 /// Largest piece of a DATA frame handed on at once.
@@ -44,6 +43,7 @@ impl Session {
         let receiver = Receiver {
             opened,
             to_peer: to_peer.clone(),
+            room: Room::new(),
             streams: HashMap::new(),
         };
         let driver = tokio::spawn(async move {
@@ -117,7 +117,8 @@ async fn send(
 struct Receiver {
     opened: mpsc::Sender<Stream>,
     to_peer: mpsc::Sender<Frame>,
-    streams: HashMap<u32, mpsc::Sender<Bytes>>,
+    room: Room,
+    streams: HashMap<u32, Feed>,
 }
 
 impl Receiver {
@@ -154,11 +155,11 @@ impl Receiver {
             let mut chunk = BytesMut::zeroed(left.min(CHUNK));
             reader.read_exact(&mut chunk).await?;
             left -= chunk.len();
-            if let Some(stream) = self.streams.get(&id) {
-                // A reader that is gone only means that nobody wants the rest.
-                if stream.send(chunk.freeze()).await.is_err() {
-                    self.streams.remove(&id);
-                }
+            // A reader that is gone only means that nobody wants the rest.
+            if let Some(stream) = self.streams.get(&id)
+                && !self.room.hand_on(chunk.freeze(), stream).await
+            {
+                self.streams.remove(&id);
             }
         }
         if head.flags & FLAG_FIN != 0 {
@@ -206,7 +207,7 @@ impl Receiver {
             fin: false,
         })
         .await?;
-        let (feed, chunks) = mpsc::channel(QUEUE);
+        let (feed, chunks) = inbound::stream();
         if !fin {
             self.streams.insert(id, feed);
         }
@@ -228,6 +229,8 @@ impl Receiver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
+    use std::time::Duration;
 
     /// A hand-made client: writes frames, reads frames.
     struct Client {
@@ -359,5 +362,63 @@ mod tests {
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).await.unwrap();
         assert!(session.accept().await.is_none());
+    }
+
+    /// A client opens streams and sends on each a little less than blocks it; nobody here reads them.
+    #[tokio::test]
+    async fn what_nobody_reads_costs_bounded_memory() {
+        let (mut client, mut session) = pair();
+        let mut streams = Vec::new();
+        let mut taken = 0;
+        'attack: for n in 0..100 {
+            let id = 2 * n + 1;
+            let opened = client.send(Frame::SynStream {
+                id,
+                headers: Vec::new(),
+                fin: false,
+            });
+            if tokio::time::timeout(Duration::from_secs(1), opened)
+                .await
+                .is_err()
+            {
+                break;
+            }
+            let Ok(stream) = tokio::time::timeout(Duration::from_secs(1), session.accept()).await
+            else {
+                break;
+            };
+            streams.push(stream.unwrap());
+            for _ in 0..QUEUE - 1 {
+                let payload = vec![0; CHUNK].into();
+                let sent = client.send(Frame::Data {
+                    id,
+                    payload,
+                    fin: false,
+                });
+                if tokio::time::timeout(Duration::from_secs(1), sent)
+                    .await
+                    .is_err()
+                {
+                    break 'attack;
+                }
+                taken += CHUNK;
+            }
+        }
+        assert!(taken < 8 << 20, "{taken} bytes are kept");
+    }
+
+    /// A client opens streams with large headers, which cost it little, compressed.
+    #[tokio::test]
+    async fn headers_of_streams_have_a_length() {
+        let (mut client, mut session) = pair();
+        let large = ("x".to_owned(), "a".repeat(100_000));
+        client
+            .send(Frame::SynStream {
+                id: 1,
+                headers: vec![large],
+                fin: false,
+            })
+            .await;
+        assert!(session.accept().await.is_none(), "such a session ends");
     }
 }

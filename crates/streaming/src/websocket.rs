@@ -1,5 +1,6 @@
 //! WebSocket connections as numbered channels (the `*.channel.k8s.io` protocols), and as one byte stream (tunnelled SPDY).
 
+use crate::inbound::{self, Feed, Inbound, QUEUE, Room};
 use bytes::{Buf, Bytes, BytesMut};
 use futures::{Sink, SinkExt, Stream, StreamExt};
 use std::io;
@@ -17,8 +18,6 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_util::sync::PollSender;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Messages waiting in one direction of one channel.
-const QUEUE: usize = 32;
 const MAX_MESSAGE: usize = 4 << 20;
 /// Largest piece written as one message.
 const MAX_WRITE: usize = 32 * 1024;
@@ -46,7 +45,7 @@ pub(crate) enum Encoding {
 
 /// A connection cut into channels.
 pub(crate) struct Channels {
-    readers: Vec<Option<ChannelReader>>,
+    readers: Vec<Option<Inbound>>,
     outgoing: mpsc::Sender<(u8, Bytes)>,
     driver: AbortOnDropHandle<()>,
 }
@@ -59,12 +58,9 @@ impl Channels {
     {
         let (mut feeds, mut readers) = (Vec::new(), Vec::new());
         for _ in 0..count {
-            let (feed, chunks) = mpsc::channel(QUEUE);
+            let (feed, reader) = inbound::stream();
             feeds.push(Some(feed));
-            readers.push(Some(ChannelReader {
-                chunks,
-                current: Bytes::new(),
-            }));
+            readers.push(Some(reader));
         }
         let (outgoing, messages) = mpsc::channel(QUEUE);
         let driver = tokio::spawn(async move {
@@ -95,8 +91,13 @@ impl Channels {
     }
 
     /// What the peer sends on a channel; can be taken once.
-    pub(crate) fn reader(&mut self, channel: u8) -> Option<ChannelReader> {
+    pub(crate) fn reader(&mut self, channel: u8) -> Option<Inbound> {
         self.readers.get_mut(usize::from(channel))?.take()
+    }
+
+    /// What comes on channels whose reader was not taken is dropped from now on.
+    pub(crate) fn ignore_others(&mut self) {
+        self.readers.clear();
     }
 
     /// Sends on a channel.
@@ -123,9 +124,10 @@ impl Channels {
 
 async fn receive(
     mut messages: impl Stream<Item = Result<Message, WsError>> + Unpin,
-    mut feeds: Vec<Option<mpsc::Sender<Bytes>>>,
+    mut feeds: Vec<Option<Feed>>,
     encoding: Encoding,
 ) -> Result<(), WsError> {
+    let room = Room::new();
     while let Some(message) = messages.next().await {
         let mut payload: Bytes = match message? {
             Message::Binary(bytes) => bytes,
@@ -163,7 +165,7 @@ async fn receive(
         let Some(sender) = feed.as_ref().filter(|_| !payload.is_empty()) else {
             continue;
         };
-        if sender.send(payload).await.is_err() {
+        if !room.hand_on(payload, sender).await {
             *feed = None;
         }
     }
@@ -247,38 +249,6 @@ fn encode_base64(bytes: &[u8]) -> String {
 fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.decode(text).ok()
-}
-
-/// What the peer sends on one channel.
-pub(crate) struct ChannelReader {
-    chunks: mpsc::Receiver<Bytes>,
-    current: Bytes,
-}
-
-impl ChannelReader {
-    /// The next whole message; `None` at the end.
-    pub(crate) async fn message(&mut self) -> Option<Bytes> {
-        self.chunks.recv().await
-    }
-}
-
-impl AsyncRead for ChannelReader {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.current.is_empty() {
-            match ready!(self.chunks.poll_recv(cx)) {
-                Some(chunk) => self.current = chunk,
-                None => return Poll::Ready(Ok(())),
-            }
-        }
-        let length = self.current.len().min(buf.remaining());
-        buf.put_slice(&self.current[..length]);
-        self.current.advance(length);
-        Poll::Ready(Ok(()))
-    }
 }
 
 /// Sends on one channel.
@@ -419,5 +389,56 @@ mod tests {
         let first = client.next().await.unwrap().unwrap();
         assert_eq!(first, Message::binary(&b"\x01all"[..]));
         assert!(began.elapsed() >= HEAD_START);
+    }
+
+    /// A client sends on all channels, and nobody here reads them.
+    #[tokio::test]
+    async fn what_nobody_reads_costs_bounded_memory() {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let _channels = Channels::serve(ours, 200, Encoding::Binary);
+        let mut client = WebSocketStream::from_raw_socket(theirs, Role::Client, None).await;
+        let mut taken = 0;
+        let mut payload = vec![0; 1 << 20];
+        for n in 0..200 {
+            payload[0] = n;
+            let sent = client.send(Message::binary(payload.clone()));
+            if tokio::time::timeout(Duration::from_secs(1), sent)
+                .await
+                .is_err()
+            {
+                break;
+            }
+            taken += payload.len();
+        }
+        assert!(taken < 8 << 20, "{taken} bytes are kept");
+    }
+
+    /// Channels on which nobody listens here hold up no other.
+    #[tokio::test]
+    async fn what_is_sent_where_nobody_listens_is_dropped() {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let mut channels = Channels::serve(ours, 3, Encoding::Binary);
+        let mut stdin = channels.reader(0).unwrap();
+        channels.ignore_others();
+        let mut client = WebSocketStream::from_raw_socket(theirs, Role::Client, None).await;
+        let sending = async {
+            for n in 0..200 {
+                let mut payload = vec![1 + n % 2; 1 << 18];
+                client.send(Message::binary(payload.clone())).await.unwrap();
+                payload[0] = 0;
+                client
+                    .send(Message::binary(payload[..3].to_vec()))
+                    .await
+                    .unwrap();
+            }
+        };
+        let reading = async {
+            let mut all = vec![0; 400];
+            stdin.read_exact(&mut all).await.unwrap();
+        };
+        let both = async { tokio::join!(sending, reading) };
+        tokio::time::timeout(Duration::from_secs(30), both)
+            .await
+            .unwrap();
     }
 }

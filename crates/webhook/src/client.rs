@@ -305,6 +305,19 @@ fn authorization(credentials: &Credentials) -> Result<Option<HeaderValue>, CallE
     Ok(Some(value))
 }
 
+/// Bytes of a message that are told on.
+const MOST_TOLD: usize = 32 << 10;
+
+/// What a webhook says in words, as far as anybody reads it: its message is answered to whoever asked, and written into
+/// statuses, which would not be taken with one of megabytes.
+pub fn told(message: &str) -> std::borrow::Cow<'_, str> {
+    if message.len() <= MOST_TOLD {
+        return message.into();
+    }
+    let end = message.floor_char_boundary(MOST_TOLD);
+    format!("{}...", &message[..end]).into()
+}
+
 /// The JSON of a successful answer; the words of client-go for any other.
 pub fn parse(answer: &Answer) -> Result<Value, CallError> {
     let code = answer.status.as_u16();
@@ -330,7 +343,7 @@ fn refused(answer: &Answer) -> CallError {
         .and_then(|status| status["message"].as_str())
         .filter(|message| !message.is_empty());
     let message = match told {
-        Some(message) => message.to_owned(),
+        Some(message) => self::told(message).into_owned(),
         None => words_for(code, &answer.body),
     };
     CallError::Refused {

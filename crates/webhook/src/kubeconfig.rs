@@ -128,6 +128,15 @@ impl Kubeconfig {
             user => self.credentials(&self.named("users", user)?["user"])?,
         };
         let server = cluster["server"].as_str().unwrap_or_default();
+        // Errors of calls tell the URL, to clients of the API server, too.
+        if server
+            .split(['/', '?', '#'])
+            .nth(2)
+            .is_some_and(|host| host.contains('@'))
+        {
+            let what = "server has user information in its URL; credentials belong into users";
+            return Err(self.fault(what.to_owned()));
+        }
         let base: Uri = server
             .parse()
             .map_err(|error| self.fault(format!("server {server:?}: {error}")))?;
@@ -307,5 +316,27 @@ mod tests {
             error.to_string().contains("no entry \"c\" in clusters"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn passwords_in_urls_are_refused_and_not_shown() {
+        for server in [
+            "https://user:secret@1.2.3.4/x",
+            "https://secret@host",
+            "https://a:secret@ho st",
+        ] {
+            let text = format!(
+                "clusters: [{{name: c, cluster: {{server: '{server}'}}}}]\n\
+                 users: [{{name: u, user: {{}}}}]\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n"
+            );
+            let (_dir, path) = written(&text);
+            let error = Kubeconfig::read(&path)
+                .unwrap()
+                .settings()
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains("user information"), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
     }
 }

@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::client::{Answer, Call, CallError, Client, Settings};
-pub use self::client::{parse, root_cause as go_cause};
+pub use self::client::{parse, root_cause as go_cause, told};
 pub use self::config::{ClientConfig, ServiceReference, Target};
 pub use self::credentials::{Credentials, HostCredentials};
 pub use self::dial::{Connector, Dial};

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use davit_api::status::Status;
 use davit_registry::ResourceInfo;
-use davit_webhook::Call;
+use davit_webhook::{Call, told};
 use serde_json::Value;
 
 use super::Source;
@@ -99,7 +99,7 @@ pub(super) async fn ask(
         .await
         .map_err(|error| unanswered(error.to_string(), error.code().unwrap_or(0)))?;
     let response = review::read(&answer, version, &uid, mutating).map_err(|why| Failure::Call {
-        why: format!("received invalid webhook response: {why}"),
+        why: told(&format!("received invalid webhook response: {why}")).into_owned(),
         code: 0,
     })?;
     for (key, value) in &response.annotations {

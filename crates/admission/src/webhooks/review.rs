@@ -5,12 +5,15 @@
 use davit_api::field::quote;
 use davit_api::status::{Reason, Status};
 use davit_registry::ResourceInfo;
+use davit_webhook::told;
 use serde_json::{Map, Value, json};
 
 use crate::Attributes;
 
 const GROUP: &str = "admission.k8s.io";
 const KIND: &str = "AdmissionReview";
+/// Bytes of what a denial says beside its message.
+const MOST_BESIDE: usize = 64 << 10;
 
 /// What a webhook said.
 #[derive(Debug)]
@@ -182,15 +185,28 @@ fn patch(response: &Value, strict: bool, mutating: bool) -> Result<Vec<u8>, Stri
         .map_err(|error| format!("response.patch is no base64 text: {error}"))
 }
 
+/// Whether a status has more beside its message than anybody reads.
+fn is_long(given: &Value) -> bool {
+    let fields = given.as_object().into_iter().flatten();
+    let rest = fields.filter(|(key, _)| *key != "message");
+    rest.map(|(_, value)| value.to_string().len())
+        .sum::<usize>()
+        > MOST_BESIDE
+}
+
 /// The refusal of a webhook called `name` with the status it gave.
 pub(super) fn denial(name: &str, given: &Value) -> Status {
     let denied = format!("admission webhook {} denied the request", quote(name));
     let text = |key: &str| given[key].as_str().unwrap_or_default();
     let message = match (text("message"), text("reason")) {
         ("", "") => format!("{denied} without explanation"),
-        ("", reason) => format!("{denied}: {reason}"),
-        (message, _) => format!("{denied}: {message}"),
+        ("", reason) => format!("{denied}: {}", told(reason)),
+        (message, _) => format!("{denied}: {}", told(message)),
     };
+    // Nobody reads more; what is told is kept and written elsewhere.
+    let shape = json!({ "code": given["code"] });
+    let given = if is_long(given) { &shape } else { given };
+    let text = |key: &str| given[key].as_str().unwrap_or_default();
     let reason: Reason = serde_json::from_value(given["reason"].clone()).unwrap_or_default();
     let mut status = Status::failure(reason, message);
     let code = given["code"]
@@ -271,6 +287,26 @@ mod tests {
             fault(&answer(&typed), true),
             "webhook returned invalid response.patchType of \"Merge\""
         );
+    }
+
+    /// The message is answered, and becomes part of statuses, such as a ReplicaSet's, which must fit into an object.
+    #[test]
+    fn denials_are_not_longer_than_anybody_reads() {
+        let long = "ä".repeat(4 << 20);
+        let causes = vec![json!({ "message": "x" }); 100_000];
+        let attacks = [
+            json!({ "message": long, "code": 403 }),
+            json!({ "reason": long, "code": 403 }),
+            json!({ "message": "no", "code": 403, "status": long }),
+            json!({ "message": "no", "code": 403, "details": { "causes": causes } }),
+            json!({ "message": "no", "code": 403, "metadata": { "continue": long } }),
+        ];
+        for given in attacks {
+            let status = denial("h", &given);
+            assert_eq!(status.code, 403);
+            let length = serde_json::to_string(&status).unwrap().len();
+            assert!(length < 100 << 10, "{length}");
+        }
     }
 
     #[test]

@@ -6,9 +6,8 @@
 //! acknowledged, and is kept aside under another name. A broken record with a whole one after
 //! it is damage, and the log is refused: what follows was acknowledged.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -94,14 +93,7 @@ impl LogFile {
             move |source| Error::Io { path, what, source }
         };
         let lock = lock(path)?;
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(io("open"))?;
+        let mut file = open_own(path).map_err(io("open"))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(io("read"))?;
         check_header(path, &bytes)?;
@@ -174,13 +166,8 @@ impl LogFile {
             put_record(&mut bytes, &[change]).map_err(|e| self.error("encode", e))?;
         }
         let written = (|| {
-            let mut file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&temporary)?;
+            let mut file = open_own(&temporary)?;
+            file.set_len(0)?;
             file.write_all(&bytes)?;
             file.sync_all()?;
             std::fs::rename(&temporary, &self.path)?;
@@ -220,7 +207,7 @@ fn lock(path: &Path) -> Result<File, Error> {
         what: "lock",
         source,
     };
-    let file = File::create(&name).map_err(error)?;
+    let file = open_own(&name).map_err(error)?;
     let deadline = Instant::now() + LOCK_WAIT;
     loop {
         match file.try_lock() {
@@ -232,6 +219,11 @@ fn lock(path: &Path) -> Result<File, Error> {
             Err(TryLockError::Error(e)) => return Err(error(e)),
         }
     }
+}
+
+/// In a directory that whoever has it as a volume may write, too.
+fn open_own(path: &Path) -> io::Result<File> {
+    Ok(davit_beneath::open_own(path)?)
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {
@@ -511,5 +503,21 @@ mod tests {
         assert_eq!(commits, vec![release("b"), release("c")]);
         std::fs::write(&path, b"something else").unwrap();
         assert!(matches!(LogFile::open(&path), Err(Error::Format(_))));
+    }
+
+    /// Links that somebody has put there who may write the agent's directory.
+    #[test]
+    fn links_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, "untouched").unwrap();
+        for name in ["log", "log.lock", "log.new"] {
+            let path = dir.path().join(name).join("log");
+            std::fs::create_dir(path.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(&victim, path.with_file_name(name)).unwrap();
+            let rewritten = LogFile::open(&path).and_then(|(mut log, _)| log.rewrite(&[]));
+            assert!(matches!(rewritten, Err(Error::Io { .. })), "{name}");
+        }
+        assert_eq!(std::fs::read_to_string(victim).unwrap(), "untouched");
     }
 }

@@ -27,6 +27,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 const SLOW_CALL: Duration = Duration::from_secs(2);
 /// How long devices may be held by pods that are ending before the pod that waits for them says so.
 const HELD_REPORT: Duration = Duration::from_secs(5);
+/// Bytes of an answer to Allocate: it is kept, and shown, as long as the pod is there.
+const MOST_KEPT: usize = 1 << 20;
 /// How often to look whether they are free, beside being told.
 const HELD_POLL: Duration = Duration::from_millis(500);
 
@@ -62,6 +64,8 @@ enum AllocError {
     Allocate(String),
     #[error("no containers return in allocation response {0}")]
     EmptyAnswer(String),
+    #[error("the device plugin's answer to Allocate has {0} bytes, more than {MOST_KEPT}")]
+    TooLarge(usize),
     #[error("the allocation cannot be recorded: {0}")]
     Record(String),
 }
@@ -402,6 +406,10 @@ impl Manager {
             let error = AllocError::EmptyAnswer(format!("{answer:?}"));
             return Err(site.reject(resource, &error));
         };
+        if response.encoded_len() > MOST_KEPT {
+            let error = AllocError::TooLarge(response.encoded_len());
+            return Err(site.reject(resource, &error));
+        }
         draft.reuse.allocated(resource, request.kind, &ids);
         draft.changes.push(Change::Hold(DeviceHold {
             pod: site.pod.clone(),

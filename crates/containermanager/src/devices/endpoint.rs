@@ -8,17 +8,11 @@ use davit_proto::deviceplugin::v1beta1 as pb;
 use davit_proto::deviceplugin::v1beta1::device_plugin_client::DevicePluginClient;
 use davit_proto::unix::{self, Address, MAX_MESSAGE};
 use davit_topology::devices::{Ask, DeviceSet};
-use futures::FutureExt as _;
 use tonic::transport::Channel;
-use tonic::{Code, Request, Status, Streaming};
+use tonic::{Code, Request, Status};
 
-use super::inventory::{self, InstanceId, List};
-
-/// After a list was taken in, the next is taken in this much later at the earliest; what comes
-/// meanwhile is passed over, only the newest counts.
-const LIST_PAUSE: Duration = Duration::from_millis(100);
-/// Lists passed over in one pause; a faster plugin is slowed down by flow control.
-const LIST_SKIP: usize = 16;
+use super::inventory::InstanceId;
+use super::lists::Lists;
 
 /// Why a plugin cannot be taken into service. The texts are what plugins get to see.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +42,7 @@ pub(super) struct Endpoint {
     /// The socket in the plugin registry it came by, if it came that way.
     pub(super) registry_socket: Option<PathBuf>,
     pub(super) options: pb::DevicePluginOptions,
+    channel: Channel,
     client: DevicePluginClient<Channel>,
 }
 
@@ -65,7 +60,7 @@ impl Endpoint {
         let channel = unix::connect_once(address, limits.dial_timeout)
             .await
             .map_err(|e| ConnectError::Dial(e.to_string()))?;
-        let mut client = DevicePluginClient::new(channel)
+        let mut client = DevicePluginClient::new(channel.clone())
             .max_decoding_message_size(MAX_MESSAGE)
             .max_encoding_message_size(MAX_MESSAGE);
         let limit = limits.options_timeout;
@@ -83,6 +78,7 @@ impl Endpoint {
             socket: socket.to_owned(),
             registry_socket,
             options,
+            channel,
             client,
         })
     }
@@ -90,11 +86,9 @@ impl Endpoint {
     /// Opens the device stream. Many plugins answer only with their first list, so there is
     /// no limit.
     pub(super) async fn lists(&self) -> Result<Lists, CallError> {
-        let stream = self.client.clone().list_and_watch(pb::Empty {}).await;
-        Ok(Lists {
-            stream: stream.map_err(|s| CallError::of(&s))?.into_inner(),
-            pause: None,
-        })
+        Lists::open(self.channel.clone())
+            .await
+            .map_err(|s| CallError::of(&s))
     }
 
     /// GetPreferredAllocation, if the plugin offers it; an empty set otherwise.
@@ -221,39 +215,6 @@ pub(super) fn go_text(status: &Status) -> String {
         Code::Unauthenticated => "Unauthenticated",
     };
     format!("rpc error: code = {code} desc = {}", status.message())
-}
-
-/// The stream of device lists of one plugin.
-pub(super) struct Lists {
-    stream: Streaming<pb::ListAndWatchResponse>,
-    pause: Option<tokio::time::Instant>,
-}
-
-impl Lists {
-    /// The next list worth taking in, or why there is none any more.
-    pub(super) async fn next(&mut self) -> Result<List, String> {
-        if let Some(until) = self.pause {
-            tokio::time::sleep_until(until).await;
-        }
-        let mut newest = self.message().await?;
-        for _ in 0..LIST_SKIP {
-            match self.message().now_or_never() {
-                Some(Ok(newer)) => newest = newer,
-                // The end is reported by the next call, after this list was taken in.
-                Some(Err(_)) | None => break,
-            }
-        }
-        self.pause = Some(tokio::time::Instant::now() + LIST_PAUSE);
-        Ok(inventory::list(&newest))
-    }
-
-    async fn message(&mut self) -> Result<pb::ListAndWatchResponse, String> {
-        match self.stream.message().await {
-            Ok(Some(message)) => Ok(message),
-            Ok(None) => Err("the plugin has ended its device stream".to_owned()),
-            Err(status) => Err(go_text(&status)),
-        }
-    }
 }
 
 /// Shared by everything that uses a plugin.

@@ -69,6 +69,17 @@ impl Manager {
         })
     }
 
+    /// UIDs of the pods that hold any device of the resource.
+    pub(super) fn holders_of_any(&self, resource: &str) -> BTreeSet<String> {
+        self.ledger.read(|t| {
+            let holds = t.pods().iter().filter(|(_, pod)| {
+                let mut containers = pod.containers.values();
+                containers.any(|c| c.devices.contains_key(resource))
+            });
+            holds.map(|(uid, _)| uid.clone()).collect()
+        })
+    }
+
     pub(crate) fn devices(&self) -> Vec<Device> {
         let mut holders: BTreeMap<(String, DeviceId), Vec<Holder>> = BTreeMap::new();
         let mut table: BTreeMap<(String, DeviceId), Device> = BTreeMap::new();

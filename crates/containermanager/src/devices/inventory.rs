@@ -21,6 +21,14 @@ pub(super) const MAX_INSTANCES: usize = 8;
 pub(super) const MAX_RESOURCES: usize = 1024;
 /// Resources that one socket may serve: others need room, too.
 pub(super) const MAX_OF_A_SOCKET: usize = 64;
+/// Devices in one list.
+pub(super) const MAX_DEVICES: usize = 1 << 18;
+/// Bytes of a device's ID.
+const LONGEST_ID: usize = 4096;
+/// What all lists together may weigh, which is about the memory that they take.
+pub(super) const MAX_WEIGHT: usize = 64 << 20;
+/// What a device weighs beside its ID.
+const DEVICE_WEIGHT: usize = 64;
 
 /// Number of a plugin connection; rises, never used twice in one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,7 +45,16 @@ pub(super) struct Device {
 pub(super) type List = Arc<BTreeMap<DeviceId, Device>>;
 
 /// The meaning of one ListAndWatch message. A device listed twice counts once, as listed last.
-pub(super) fn list(message: &pb::ListAndWatchResponse) -> List {
+///
+/// # Errors
+/// An ID that is longer than any.
+pub(super) fn list(message: &pb::ListAndWatchResponse) -> Result<List, String> {
+    let longest = message.devices.iter().map(|d| d.id.len()).max();
+    if longest.is_some_and(|len| len > LONGEST_ID) {
+        return Err(format!(
+            "the plugin lists a device with an ID of more than {LONGEST_ID} bytes"
+        ));
+    }
     let device = |d: &pb::Device| {
         let nodes = d.topology.iter().flat_map(|t| &t.nodes);
         // Nodes no machine can have are ignored, as unknown nodes are.
@@ -47,13 +64,20 @@ pub(super) fn list(message: &pb::ListAndWatchResponse) -> List {
         let healthy = d.health == pb::HEALTHY;
         (DeviceId::from(&d.id), Device { healthy, numa })
     };
-    Arc::new(message.devices.iter().map(device).collect())
+    Ok(Arc::new(message.devices.iter().map(device).collect()))
+}
+
+fn weight(list: &List) -> usize {
+    list.keys()
+        .map(|id| id.as_str().len() + DEVICE_WEIGHT)
+        .sum()
 }
 
 #[derive(Debug)]
 struct Instance {
     id: InstanceId,
     list: Option<List>,
+    weight: usize,
 }
 
 /// Whether a resource has a plugin.
@@ -72,8 +96,7 @@ struct Resource {
     instances: Vec<Instance>,
     /// What the instance that speaks last said; kept when there is none.
     list: List,
-    /// Devices that pods may still hold, no longer in the list.
-    vanished: BTreeSet<DeviceId>,
+    weight: usize,
     /// Since when no instance speaks.
     absent_since: Option<Instant>,
     gone: bool,
@@ -110,7 +133,7 @@ impl Resource {
         Self {
             instances: Vec::new(),
             list: List::default(),
-            vanished: BTreeSet::new(),
+            weight: 0,
             absent_since: Some(now),
             gone: false,
         }
@@ -131,6 +154,25 @@ impl Resource {
         }
     }
 
+    /// What is kept of it.
+    fn weight(&self) -> usize {
+        let of_instances: usize = self.instances.iter().map(|i| i.weight).sum();
+        // The list of the instance that speaks is the resource's.
+        let own = if self.speaking().is_some() {
+            0
+        } else {
+            self.weight
+        };
+        of_instances + own
+    }
+
+    /// The heaviest list, and the instance that sent it, if that is still there.
+    fn heaviest(&self) -> (usize, Option<InstanceId>) {
+        let of_instances = self.instances.iter().map(|i| (i.weight, Some(i.id)));
+        let own = self.speaking().is_none().then_some((self.weight, None));
+        of_instances.chain(own).max().unwrap_or_default()
+    }
+
     /// Makes the list of the instance that speaks the resource's list.
     fn settle(&mut self, now: Instant) -> Outcome {
         let Some(list) = self.speaking().and_then(|i| i.list.clone()) else {
@@ -141,30 +183,18 @@ impl Resource {
                 health: BTreeSet::new(),
             };
         };
-        let known = self
-            .list
-            .keys()
-            .chain(&self.vanished)
-            .chain(list.keys())
-            .cloned();
-        let known: BTreeSet<DeviceId> = known.collect();
-        let before: Vec<Health> = known.iter().map(|d| self.health(d)).collect();
         let changed = self.absent_since.is_some() || self.gone || *self.list != *list;
+        let of = |list: &List, id| list.get(id).map(|d: &Device| d.healthy);
+        let before = self.list.clone();
         self.absent_since = None;
         self.gone = false;
-        self.vanished = known
-            .iter()
-            .filter(|d| !list.contains_key(*d))
-            .cloned()
-            .collect();
+        self.weight = weight(&list);
         self.list = list;
-        let health = known
-            .into_iter()
-            .zip(before)
-            .filter(|(d, b)| self.health(d) != *b);
+        let known = before.keys().chain(self.list.keys());
+        let health = known.filter(|id| of(&before, id) != of(&self.list, id));
         Outcome {
             changed,
-            health: health.map(|(d, _)| d).collect(),
+            health: health.cloned().collect(),
         }
     }
 }
@@ -204,10 +234,14 @@ impl Inventory {
             // A new beginning: pods wait for its first list, the old one is no promise.
             entry.gone = false;
             entry.absent_since = Some(now);
-            entry.vanished.extend(entry.list.keys().cloned());
             entry.list = List::default();
+            entry.weight = 0;
         }
-        entry.instances.push(Instance { id, list: None });
+        entry.instances.push(Instance {
+            id,
+            list: None,
+            weight: 0,
+        });
         let surplus = entry.instances.len().saturating_sub(MAX_INSTANCES);
         entry.instances.iter().take(surplus).map(|i| i.id).collect()
     }
@@ -226,8 +260,33 @@ impl Inventory {
         let Some(instance) = entry.instances.iter_mut().find(|i| i.id == id) else {
             return Outcome::default();
         };
+        instance.weight = weight(&list);
         instance.list = Some(list);
         entry.settle(now)
+    }
+
+    /// Takes out the heaviest lists until what is kept weighs no more than it may: whoever lists without end harms himself.
+    /// Returns the resources and instances that they were of; those are to be disconnected.
+    pub(super) fn shed(&mut self, now: Instant) -> Vec<(String, Option<InstanceId>)> {
+        let mut shed = Vec::new();
+        while self.resources.values().map(Resource::weight).sum::<usize>() > MAX_WEIGHT {
+            let heaviest = self
+                .resources
+                .iter_mut()
+                .max_by_key(|(_, r)| r.heaviest().0);
+            let Some((name, entry)) = heaviest else {
+                break;
+            };
+            let (_, id) = entry.heaviest();
+            let spoke = id.is_none() || entry.speaking().map(|i| i.id) == id;
+            entry.instances.retain(|i| Some(i.id) != id);
+            if spoke {
+                (entry.list, entry.weight) = (List::default(), 0);
+                entry.settle(now);
+            }
+            shed.push((name.clone(), id));
+        }
+        shed
     }
 
     /// A plugin's connection has ended.
@@ -248,21 +307,15 @@ impl Inventory {
         entry.settle(now)
     }
 
-    /// Declares resources without plugin gone after the grace period. Returns their names with
-    /// the devices whose health in pod status has changed by that.
-    pub(super) fn expire(
-        &mut self,
-        grace: Duration,
-        now: Instant,
-    ) -> Vec<(String, BTreeSet<DeviceId>)> {
+    /// Declares resources without plugin gone after the grace period. Returns their names: by that the health of their devices
+    /// in pod status has changed, of those, too, that were not listed any more.
+    pub(super) fn expire(&mut self, grace: Duration, now: Instant) -> Vec<String> {
         let mut expired = Vec::new();
         for (name, entry) in &mut self.resources {
             let over = entry.absent_since.is_some_and(|since| now >= since + grace);
             if over && !entry.gone && entry.instances.is_empty() {
-                let mut devices: BTreeSet<DeviceId> = entry.list.keys().cloned().collect();
-                devices.append(&mut entry.vanished.clone());
                 entry.gone = true;
-                expired.push((name.clone(), devices));
+                expired.push(name.clone());
             }
         }
         expired

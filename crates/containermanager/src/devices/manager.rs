@@ -216,11 +216,11 @@ impl Manager {
 
     fn listed(&self, endpoint: &Endpoint, list: List) {
         let resource = &endpoint.resource;
-        let (outcome, replaced) = {
+        let (outcome, replaced, shed) = {
             let mut state = self.state.lock();
-            let outcome = state
-                .inventory
-                .listed(resource, endpoint.id, list, Instant::now());
+            let now = Instant::now();
+            let outcome = state.inventory.listed(resource, endpoint.id, list, now);
+            let shed = state.inventory.shed(now);
             // The same socket served twice: its earlier connection is of no use any more.
             let same = |p: &&Plugin| {
                 let e = &p.endpoint;
@@ -232,9 +232,23 @@ impl Manager {
                 .filter(same)
                 .map(|p| p.endpoint.id)
                 .collect();
-            (outcome, replaced)
+            (outcome, replaced, shed)
         };
         self.settle(resource, &outcome);
+        for (resource, instance) in shed {
+            let why = "too many devices are listed on this node, and its list is the longest";
+            tracing::warn!(
+                resource,
+                instance = instance.map(|id| id.0),
+                why,
+                "devices are left out"
+            );
+            if let Some(id) = instance {
+                self.disconnect(&resource, id, why);
+            }
+            self.wake(self.holders_of_any(&resource));
+            self.touch();
+        }
         for id in replaced {
             self.disconnect(resource, id, "registered again");
         }
@@ -299,9 +313,9 @@ impl Manager {
     pub(super) async fn expire(&self, now: Instant) -> Option<Instant> {
         let grace = self.config.grace;
         let expired = self.state.lock().inventory.expire(grace, now);
-        for (resource, devices) in &expired {
+        for resource in &expired {
             tracing::warn!(resource, "device plugin has not come back in time");
-            self.notify_health(resource, devices);
+            self.wake(self.holders_of_any(resource));
             let change = Change::Forgotten {
                 resource: resource.clone(),
             };
@@ -647,7 +661,10 @@ async fn read_lists(manager: Arc<Manager>, endpoint: SharedEndpoint) {
     let read = async {
         let mut lists = endpoint.lists().await.map_err(|e| e.text)?;
         loop {
-            manager.listed(&endpoint, lists.next().await?);
+            let list = lists.next().await?;
+            let began = Instant::now();
+            manager.listed(&endpoint, list);
+            lists.rest(began.elapsed());
         }
     };
     let ended: Result<std::convert::Infallible, String> = tokio::select! {

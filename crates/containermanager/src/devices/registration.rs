@@ -76,7 +76,8 @@ pub(crate) fn serve(manager: &Arc<Manager>, tasks: &mut JoinSet<()>) -> Result<(
     let dir = manager.plugins_dir();
     unix::create_dir(&dir)?;
     unix::remove_stale_sockets(&dir)?;
-    let listener = Listener::bind(dir.join(pb::REGISTRATION_SOCKET))?;
+    // Plugins write here, too: what one of them leaves in the socket's place keeps no agent from starting.
+    let listener = Listener::bind_by_rename(dir.join(pb::REGISTRATION_SOCKET))?;
     let service = RegistrationServer::new(Service(manager.clone()));
     let service = service.max_decoding_message_size(MAX_REQUEST);
     let router = unix::server().add_service(service);

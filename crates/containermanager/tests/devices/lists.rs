@@ -159,3 +159,29 @@ async fn item_050_one_stream_a_registration() {
     until("the second stream", || plugin.count("list") == 2).await;
     assert_eq!(plugin.count("options"), 2);
 }
+
+/// Eight plugins with as many devices as a message has room for: they are left out, the agent and others go on.
+#[tokio::test]
+async fn plugins_that_list_without_end_harm_nobody_else() {
+    let node = Node::start().await;
+    let good = Plugin::new("good.sock").with(devices(2));
+    let _serving = good.serve(node.root()).await.registered(R).await;
+    node.counts(R, 2, 2).await;
+    let mut serving = Vec::new();
+    for n in 0..8 {
+        let all = (0..3900).map(|d| device(&format!("{d}-{}", "x".repeat(4000)), "Healthy"));
+        let plugin = Plugin::new(&format!("bad{n}.sock")).with(all.collect());
+        let resource = format!("example.com/bad{n}");
+        serving.push(plugin.serve(node.root()).await.registered(&resource).await);
+    }
+    let counts = || node.manager().node_resources();
+    until("all have listed", || {
+        let bad = counts()
+            .into_iter()
+            .filter(|(name, _)| name.contains("bad"));
+        bad.filter(|(_, c)| c.capacity > 0).count() == 4
+    })
+    .await;
+    node.counts(R, 2, 2).await;
+    node.admit(&pod("a", &[(R, 1)])).await.unwrap();
+}

@@ -175,6 +175,28 @@ async fn items_015_016_018_start_sequence() {
     assert!(!plugins.join("kubelet.sock").exists());
 }
 
+/// What a plugin leaves in the place of the agent's sockets.
+#[tokio::test]
+async fn the_agent_starts_whatever_is_in_the_place_of_its_sockets() {
+    let place: [fn(&std::path::Path); 4] = [
+        |path| std::fs::write(path, "x").unwrap(),
+        |path| std::os::unix::fs::symlink("/etc/passwd", path).unwrap(),
+        |path| std::os::unix::fs::symlink(path, path).unwrap(),
+        |path| std::fs::create_dir_all(path.join("full")).unwrap(),
+    ];
+    for put in place {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in ["device-plugins", "pod-resources"] {
+            std::fs::create_dir(dir.path().join(folder)).unwrap();
+            put(&dir.path().join(folder).join("kubelet.sock"));
+        }
+        let node = Node::start_in(dir).await;
+        let plugin = Plugin::new("p.sock").with(devices(2));
+        let _serving = plugin.serve(node.root()).await.registered(R).await;
+        node.counts(R, 2, 2).await;
+    }
+}
+
 /// A plugin of the SDK, which looks for a new socket as plugins do.
 struct Steady(watch::Receiver<Vec<Device>>);
 

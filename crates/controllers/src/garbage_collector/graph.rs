@@ -42,7 +42,25 @@ struct Node {
 pub(super) struct Graph {
     nodes: HashMap<Uid, Node>,
     dependents: HashMap<Uid, HashSet<Uid>>,
+    /// About how much memory the objects of each resource take.
+    weights: HashMap<String, usize>,
     gone: Gone,
+}
+
+/// What an object weighs beside what it says.
+const OBJECT_WEIGHT: usize = 512;
+
+impl Node {
+    fn weight(&self) -> usize {
+        let Identity {
+            namespace, name, ..
+        } = &self.identity;
+        let owner = |o: &OwnerReference| {
+            OBJECT_WEIGHT / 2 + o.uid.len() + o.name.len() + o.kind.len() + o.api_version.len()
+        };
+        let owners: usize = self.owners.iter().map(owner).sum();
+        OBJECT_WEIGHT + namespace.len() + name.len() + owners
+    }
 }
 
 /// Objects that were seen to go last, with their resources: no other of the resource will have their UIDs. Whoever serves a
@@ -87,15 +105,16 @@ impl Graph {
         let deleting = meta.deletion_timestamp.is_some();
         let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|f| f == finalizer);
         let held = has(FOREGROUND) || has(ORPHAN);
-        let before = self.nodes.insert(
-            uid.clone(),
-            Node {
-                identity,
-                owners: owners.clone(),
-                waits: deleting && has(FOREGROUND),
-                leaves: deleting && !held,
-            },
-        );
+        let node = Node {
+            identity,
+            owners: owners.clone(),
+            waits: deleting && has(FOREGROUND),
+            leaves: deleting && !held,
+        };
+        let weight = self.weights.entry(node.identity.resource.clone());
+        *weight.or_default() += node.weight() + uid.len();
+        let before = self.nodes.insert(uid.clone(), node);
+        self.lighten(&uid, before.as_ref());
         let owners_before = before.map(|node| node.owners).unwrap_or_default();
         for owner in &owners_before {
             self.unlink(&owner.uid, &uid);
@@ -129,6 +148,30 @@ impl Graph {
         concerned
     }
 
+    /// Takes the weight of an object away that is not there any more.
+    fn lighten(&mut self, uid: &str, node: Option<&Node>) {
+        let Some(node) = node else { return };
+        if let Some(weight) = self.weights.get_mut(&node.identity.resource) {
+            *weight = weight.saturating_sub(node.weight() + uid.len());
+        }
+    }
+
+    /// About how many bytes of memory the objects of a resource take.
+    pub(super) fn weight(&self, resource: &str) -> usize {
+        self.weights.get(resource).copied().unwrap_or_default()
+    }
+
+    /// Forgets all objects of a resource, as if it had never been watched: nothing says that they are gone.
+    pub(super) fn unwatch(&mut self, resource: &str) {
+        for uid in self.of_resource(resource) {
+            let node = self.nodes.remove(&uid);
+            for owner in node.into_iter().flat_map(|node| node.owners) {
+                self.unlink(&owner.uid, &uid);
+            }
+        }
+        self.weights.remove(resource);
+    }
+
     /// Whether the UID is that of an object of another resource.
     fn is_of_another(&self, uid: &str, resource: &str) -> bool {
         let node = self.nodes.get(uid);
@@ -144,6 +187,7 @@ impl Graph {
         concerned.retain(|uid| !self.nodes.get(uid).is_some_and(|node| node.leaves));
         self.gone.insert(uid, resource);
         if let Some(node) = self.nodes.remove(uid) {
+            self.lighten(uid, Some(&node));
             for owner in node.owners {
                 self.unlink(&owner.uid, uid);
                 concerned.push(owner.uid);
@@ -431,5 +475,40 @@ mod tests {
             graph.observe(identity("a"), &meta("a", &["missing"]), named),
             ["a"]
         );
+    }
+
+    /// A server that lists without end is watched until then, and forgotten as if it had never been.
+    #[test]
+    fn what_objects_weigh_is_counted_by_resource() {
+        let mut graph = Graph::default();
+        let foreign = |n: usize| Identity {
+            resource: "things.example.com".into(),
+            namespace: "x".repeat(1000),
+            name: n.to_string(),
+        };
+        graph.observe(identity("o"), &meta("o", &[]), named);
+        let own = graph.weight("pods.");
+        for n in 0..100 {
+            graph.observe(foreign(n), &meta(&format!("u{n}"), &["o"]), named);
+        }
+        let weight = graph.weight("things.example.com");
+        assert!((150_000..300_000).contains(&weight), "{weight}");
+        for n in 0..100 {
+            graph.observe(foreign(n), &meta(&format!("u{n}"), &["o"]), named);
+        }
+        assert_eq!(
+            graph.weight("things.example.com"),
+            weight,
+            "the same objects"
+        );
+        graph.remove("u0", "things.example.com");
+        assert!(graph.weight("things.example.com") < weight);
+        assert_eq!(graph.dependent_uids("o").len(), 99);
+        graph.unwatch("things.example.com");
+        assert_eq!(graph.weight("things.example.com"), 0);
+        assert!(graph.of_resource("things.example.com").is_empty());
+        assert!(graph.dependent_uids("o").is_empty());
+        assert!(!graph.is_gone("u1", "things.example.com"));
+        assert_eq!(graph.weight("pods."), own);
     }
 }

@@ -22,6 +22,10 @@ const DISCOVERY: Duration = Duration::from_secs(30);
 const DISCOVERY_RETRY: Duration = Duration::from_secs(2);
 /// Discovery follows a change of what is served with some delay; changes come together.
 const SETTLE: Duration = Duration::from_secs(1);
+/// Bytes that the objects of a kind of others may take, about half a million objects.
+const MOST_OF_OTHERS: usize = 256 << 20;
+/// When one that has more is looked at again.
+const LATER: Duration = Duration::from_hours(1);
 /// Kinds that own nothing and are owned by nothing, and change all the time.
 const IGNORED: [&str; 2] = ["events.", "events.events.k8s.io"];
 
@@ -161,15 +165,48 @@ where
     }))
 }
 
+/// Watches a kind for ever. Where a server of others has more objects than there is memory for, which costs it nothing, nothing
+/// of the kind is collected.
 async fn watch(collector: Arc<GarbageCollector>, key: String, resource: ApiResource) {
+    let most = most_of(&resource);
+    let mut said = false;
+    loop {
+        watch_up_to(&collector, &key, &resource, most).await;
+        collector.graph.lock().unwatch(&key);
+        if !std::mem::replace(&mut said, true) {
+            tracing::error!(
+                resource = key,
+                "there are more objects than the garbage collector can keep; none of them is collected"
+            );
+        }
+        tokio::time::sleep(LATER).await;
+    }
+}
+
+/// Bytes that the objects of a kind may take: of Kubernetes' own, which are in this cluster's store, any number.
+fn most_of(resource: &ApiResource) -> usize {
+    let mut own = davit_api::kinds::builtin().resources.iter();
+    match own.any(|row| row.group == resource.group) {
+        true => usize::MAX,
+        false => MOST_OF_OTHERS,
+    }
+}
+
+/// Watches a kind until its objects take more than they may.
+async fn watch_up_to(
+    collector: &Arc<GarbageCollector>,
+    key: &str,
+    resource: &ApiResource,
+    most: usize,
+) {
     let api: kube::Api<PartialObjectMeta<DynamicObject>> =
-        kube::Api::all_with(collector.client.clone(), &resource);
+        kube::Api::all_with(collector.client.clone(), resource);
     let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
     let mut listed: HashSet<String> = HashSet::new();
     while let Some(event) = events.next().await {
         let observe = |meta: &ObjectMeta| {
             let identity = Identity {
-                resource: key.clone(),
+                resource: key.to_owned(),
                 namespace: meta.namespace.clone().unwrap_or_default(),
                 name: meta.name.clone().unwrap_or_default(),
             };
@@ -183,9 +220,9 @@ async fn watch(collector: Arc<GarbageCollector>, key: String, resource: ApiResou
             }
             Ok(watcher::Event::InitDone) => {
                 // Also what another version's watch saw before this one.
-                let known = collector.graph.lock().of_resource(&key);
+                let known = collector.graph.lock().of_resource(key);
                 for gone in known.iter().filter(|uid| !listed.contains(*uid)) {
-                    collector.forget(gone, &key);
+                    collector.forget(gone, key);
                 }
                 listed = HashSet::new();
             }
@@ -193,9 +230,12 @@ async fn watch(collector: Arc<GarbageCollector>, key: String, resource: ApiResou
                 observe(&object.metadata);
             }
             Ok(watcher::Event::Delete(object)) => {
-                collector.forget(&object.metadata.uid.unwrap_or_default(), &key);
+                collector.forget(&object.metadata.uid.unwrap_or_default(), key);
             }
             Err(error) => tracing::debug!(resource = key, %error, "metadata watch interrupted"),
+        }
+        if collector.graph.lock().weight(key) > most {
+            return;
         }
     }
 }
@@ -220,5 +260,12 @@ mod tests {
         assert_eq!(collectable(failing("g.test/v1"), &known), known);
         assert!(collectable(failing("other.test/v1"), &known).is_empty());
         assert!(collectable(ServedKinds::default(), &known).is_empty());
+    }
+
+    #[test]
+    fn kinds_of_others_have_a_limit() {
+        assert_eq!(most_of(&kind("v1").0), MOST_OF_OTHERS);
+        let pods = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
+        assert_eq!(most_of(&pods), usize::MAX);
     }
 }

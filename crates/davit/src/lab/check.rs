@@ -158,7 +158,7 @@ pub(super) async fn run(args: Check) -> Result<()> {
 
 async fn cluster(args: Cluster) -> Result<()> {
     let kubeconfig = crate::paths::find_kubeconfig(args.kubeconfig.as_deref())?;
-    let config = davit_client::kubeconfig(&kubeconfig).await?;
+    let config = davit_client::settled(davit_client::kubeconfig(&kubeconfig).await?).await?;
     let options = ClusterOptions {
         dry_run: !args.no_dry_run,
         nodes: !args.no_node_ports,

@@ -1,5 +1,6 @@
 //! Static pods: manifests in a directory, run without the API server and mirrored into it.
 
+use super::static_app_armor;
 use crate::context::Context;
 use davit_api::names::{check_dns1123_label, check_dns1123_subdomain};
 use davit_api::references;
@@ -264,8 +265,9 @@ fn parse(text: &str) -> Result<Pod, Error> {
     if let Some(kind) = references::kind_that_a_pod_needs(&value["spec"]) {
         return Err(Error::Needs(kind));
     }
-    let pod: Pod = serde_json::from_value(value).map_err(|e| Error::Parse(e.to_string()))?;
+    let mut pod: Pod = serde_json::from_value(value).map_err(|e| Error::Parse(e.to_string()))?;
     check_names(&pod)?;
+    static_app_armor::from_annotations(&mut pod).map_err(Error::Parse)?;
     Ok(pod)
 }
 

@@ -16,7 +16,7 @@ use crate::monitor::{
 };
 use crate::netdev;
 use crate::runtime::{Error, Result};
-use alive::Alive;
+use alive::{Alive, end_monitor};
 use davit_proto::cri::v1 as cri;
 use oci_spec::runtime::Spec;
 use std::fs;
@@ -441,10 +441,16 @@ impl Embedded {
             Ok(Err(error)) => Err(Error::Internal(format!(
                 "failed to start container {id}: {error}"
             ))),
-            Err(_) => Err(Error::DeadlineExceeded {
-                call: "StartContainer",
-                after: START_LIMIT,
-            }),
+            Err(_) => {
+                // Or it would begin when the container counts as ended.
+                end_monitor(&container.dir).await;
+                let cgroup = container.record().cgroup;
+                self.inner.hierarchies.cgroup(&cgroup).kill();
+                Err(Error::DeadlineExceeded {
+                    call: "StartContainer",
+                    after: START_LIMIT,
+                })
+            }
         }
     }
 

@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,8 @@ use super::{Error, Repaired};
 const MAX_CONNECTIONS: usize = 1024;
 /// How long open calls may go on after a server was told to stop.
 const DRAIN: Duration = Duration::from_secs(2);
+/// How often somebody is moved out of the way who puts a folder in the place of a socket.
+const MAKING_WAY: usize = 8;
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Who is at the other end: process, user and group, from the kernel.
@@ -73,18 +76,29 @@ impl Listener {
     }
 
     /// Binds under a temporary name in the same folder and renames it into place, so that
-    /// clients which retry never find the path absent.
+    /// clients which retry never find the path absent. The folder may be one that others write:
+    /// a link or file that has the name goes, a folder is moved aside.
     pub fn bind_by_rename(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = path.into();
-        check_is_socket(&path)?;
-        let temporary = path.with_file_name(format!(".{}", std::process::id()));
-        remove(&temporary)?;
-        let inner = UnixListener::bind(&temporary).map_err(|e| Error::io("bind", &temporary, e))?;
-        if let Err(e) = std::fs::rename(&temporary, &path) {
-            remove(&temporary)?;
-            return Err(Error::io("rename into place", &path, e));
+        let mut tries = MAKING_WAY;
+        loop {
+            let temporary = beside(&path);
+            let inner =
+                UnixListener::bind(&temporary).map_err(|e| Error::io("bind", &temporary, e))?;
+            match std::fs::rename(&temporary, &path) {
+                Ok(()) => return Self::new(inner, path),
+                Err(e) => {
+                    remove(&temporary)?;
+                    tries -= 1;
+                    if tries == 0 || !is_folder(&path) {
+                        return Err(Error::io("rename into place", &path, e));
+                    }
+                }
+            }
+            let aside = beside(&path);
+            tracing::warn!(path = %path.display(), aside = %aside.display(), "a folder is in the place of a socket");
+            std::fs::rename(&path, &aside).map_err(|e| Error::io("move aside", &path, e))?;
         }
-        Self::new(inner, path)
     }
 
     fn new(inner: UnixListener, path: PathBuf) -> Result<Self, Error> {
@@ -104,6 +118,19 @@ impl Listener {
     pub fn unlink(&self) {
         unlink_own(&self.path, self.inode);
     }
+}
+
+fn is_folder(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir())
+}
+
+/// A name in the same folder that nobody knows before it is taken.
+fn beside(path: &Path) -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let nanos = now.unwrap_or_default().as_nanos();
+    path.with_file_name(format!(".{}.{nanos}.{count}", std::process::id()))
 }
 
 fn check_is_socket(path: &Path) -> Result<(), Error> {

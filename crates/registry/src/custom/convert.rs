@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use davit_api::kinds::split_api_version;
 use davit_api::status::Status;
-use davit_webhook::{Call, ClientConfig, Webhooks};
+use davit_webhook::{Call, ClientConfig, Webhooks, told};
 use serde_json::{Map, Value, json};
 
 use super::definition::{Conversion, Definition};
@@ -69,7 +69,7 @@ impl Converter {
         let answered = self.call(client, review_versions, &sent, wanted).await;
         self.metrics
             .observe(&self.definition.name, answered.is_ok(), started.elapsed());
-        let converted = answered.map_err(Status::unknown)?;
+        let converted = answered.map_err(|why| Status::unknown(told(&why)))?;
         for (index, converted) in foreign.into_iter().zip(converted) {
             objects[index] = converted;
         }

@@ -1,7 +1,8 @@
 //! One stream of a session.
 
 use super::frame::{Frame, Headers};
-use bytes::{Buf, Bytes};
+use crate::inbound::Inbound;
+use bytes::Bytes;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -24,15 +25,12 @@ impl Stream {
     pub(super) fn new(
         id: u32,
         headers: Headers,
-        chunks: mpsc::Receiver<Bytes>,
+        reader: Inbound,
         to_peer: mpsc::Sender<Frame>,
     ) -> Self {
         Self {
             headers,
-            reader: StreamReader {
-                chunks,
-                current: Bytes::new(),
-            },
+            reader: StreamReader(reader),
             writer: StreamWriter {
                 id,
                 to_peer: PollSender::new(to_peer),
@@ -83,10 +81,7 @@ impl AsyncWrite for Stream {
 
 /// What the client sends on a stream, until it closes its side.
 #[derive(Debug)]
-pub struct StreamReader {
-    chunks: mpsc::Receiver<Bytes>,
-    current: Bytes,
-}
+pub struct StreamReader(Inbound);
 
 impl AsyncRead for StreamReader {
     fn poll_read(
@@ -94,16 +89,7 @@ impl AsyncRead for StreamReader {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.current.is_empty() {
-            match ready!(self.chunks.poll_recv(cx)) {
-                Some(chunk) => self.current = chunk,
-                None => return Poll::Ready(Ok(())),
-            }
-        }
-        let length = self.current.len().min(buf.remaining());
-        buf.put_slice(&self.current[..length]);
-        self.current.advance(length);
-        Poll::Ready(Ok(()))
+        Pin::new(&mut self.0).poll_read(cx, buf)
     }
 }
 

@@ -268,6 +268,17 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 }
 
 fn check_url(url: &str, field: &str) -> Result<(), AuthenticationConfigError> {
+    // Its errors are logged; and tokens name the issuer by this text alone.
+    let authority = url.split(['/', '?', '#']).nth(2).unwrap_or_default();
+    for (is_there, what) in [
+        (authority.contains('@'), "a username or password"),
+        (url.contains('?'), "a query"),
+        (url.contains('#'), "a fragment"),
+    ] {
+        if is_there {
+            return Err(fault(field, format!("URL must not contain {what}")));
+        }
+    }
     let parsed: Result<http::Uri, _> = url.parse();
     match parsed {
         Ok(uri) if uri.scheme_str() == Some("https") && uri.host().is_some() => Ok(()),
@@ -516,6 +527,10 @@ anonymous: {enabled: true, conditions: [{path: /livez}]}
             parse(&text, &tasks).err().map(|e| e.to_string()).unwrap()
         };
         assert!(wrong("https://", "http://").contains("jwt[0].issuer.url"));
+        let secret = wrong("https://", "https://user:secret@");
+        assert!(secret.contains("must not contain a username") && !secret.contains("secret"));
+        assert!(wrong("issuer.example", "issuer.example?a=b").contains("a query"));
+        assert!(wrong("issuer.example", "issuer.example#a").contains("a fragment"));
         assert!(wrong("claims.age > 17", "claims.age +").contains("claimValidationRules[0]"));
         assert!(wrong("example.com/team", "a.k8s.io/team").contains("extra[0]"));
         assert!(wrong(", prefix: \"g:\"", "").contains("groups.prefix"));

@@ -16,7 +16,7 @@ fn message(devices: &[(&str, &str)]) -> pb::ListAndWatchResponse {
 
 fn healthy(ids: &[&str]) -> List {
     let devices: Vec<_> = ids.iter().map(|id| (*id, "Healthy")).collect();
-    list(&message(&devices))
+    list(&message(&devices)).unwrap()
 }
 
 fn count(inventory: &Inventory) -> (u64, u64) {
@@ -37,7 +37,7 @@ async fn items_033_to_037_and_047_lists() {
     let out = inv.listed(
         R,
         InstanceId(1),
-        list(&message(&[("a", "Healthy"), ("b", "Foo")])),
+        list(&message(&[("a", "Healthy"), ("b", "Foo")])).unwrap(),
         now,
     );
     assert_eq!(count(&inv), (2, 1));
@@ -47,7 +47,7 @@ async fn items_033_to_037_and_047_lists() {
     assert_eq!(inv.health(R, &"b".into()), Health::Unknown);
     let out = inv.listed(R, InstanceId(1), healthy(&["a"]), now);
     assert_eq!(out, Outcome::default());
-    let twice = list(&message(&[("a", "Healthy"), ("a", "Unhealthy")]));
+    let twice = list(&message(&[("a", "Healthy"), ("a", "Unhealthy")])).unwrap();
     inv.listed(R, InstanceId(1), twice, now);
     assert_eq!(count(&inv), (1, 0));
     inv.listed(R, InstanceId(1), healthy(&[]), now);
@@ -70,10 +70,7 @@ async fn items_038_to_043_and_104_going_and_coming_back() {
             .is_empty()
     );
     assert_eq!(inv.next_expiry(GRACE), Some(now + GRACE));
-    assert_eq!(
-        inv.expire(GRACE, now + GRACE),
-        vec![(R.to_owned(), ids(&["a", "b"]))]
-    );
+    assert_eq!(inv.expire(GRACE, now + GRACE), [R.to_owned()]);
     assert!(inv.expire(GRACE, now + GRACE).is_empty());
     assert_eq!(count(&inv), (0, 0));
     assert_eq!(inv.health(R, &"a".into()), Health::PluginGone);
@@ -120,4 +117,52 @@ async fn items_044_and_045_several_instances() {
         }
     }
     assert_eq!(inv.resources[R].instances.len(), MAX_INSTANCES);
+}
+
+/// A plugin lists other devices each time.
+#[tokio::test]
+async fn devices_that_are_gone_are_not_kept() {
+    let (mut inv, now) = (Inventory::default(), Instant::now());
+    inv.connected(R, InstanceId(1), now);
+    for round in 0..400 {
+        let names: Vec<String> = (0..200).map(|n| format!("{round}-{n}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let out = inv.listed(R, InstanceId(1), healthy(&names), now);
+        assert!(out.health.len() <= 400);
+    }
+    assert_eq!(count(&inv), (200, 200));
+    let took = now.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+/// Of plugins that list very many devices the worst are left out, and nobody else.
+#[tokio::test]
+async fn what_all_lists_weigh_is_limited() {
+    let (mut inv, now) = (Inventory::default(), Instant::now());
+    let long = |n: usize| {
+        let id = |i: usize| format!("{i}{}", "x".repeat(4000));
+        let names: Vec<String> = (0..n).map(id).collect();
+        healthy(&names.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    inv.connected(R, InstanceId(0), now);
+    inv.listed(R, InstanceId(0), healthy(&["a", "b"]), now);
+    let mut shed = Vec::new();
+    for n in 1..=40 {
+        let resource = format!("example.com/r{n}");
+        inv.connected(&resource, InstanceId(n), now);
+        inv.listed(&resource, InstanceId(n), long(1000), now);
+        shed.extend(inv.shed(now));
+        if n % 2 == 0 {
+            inv.disconnected(&resource, InstanceId(n), now);
+        }
+    }
+    assert!(shed.len() > 20, "{}", shed.len());
+    assert!(shed.iter().all(|(resource, _)| resource != R));
+    assert!(
+        shed.iter().any(|(_, id)| id.is_none()),
+        "what has gone counts, too"
+    );
+    let kept: usize = inv.resources.values().map(Resource::weight).sum();
+    assert!(kept <= MAX_WEIGHT);
+    assert_eq!(count(&inv), (2, 2));
 }

@@ -1,6 +1,6 @@
 //! What became of a container while davit was away.
 
-use super::alive::Alive;
+use super::alive::{Alive, end_monitor};
 use super::{Container, Phase, START_LIMIT};
 use crate::cgroup::Hierarchies;
 use crate::embedded::connection::Connection;
@@ -50,6 +50,13 @@ impl Container {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+        // One that lives and does not answer might yet begin, when the container counts as ended.
+        if !self.dir.join(files::EXIT).exists()
+            && Alive::is_held(&self.dir)
+            && !end_monitor(&self.dir).await
+        {
+            tracing::error!(container = %self.dir.display(), "the container's monitor cannot be ended");
+        }
         if self.never_ran() {
             // Not even its monitor's beginnings are left.
             hierarchies.cgroup(&cgroup).kill();
@@ -67,6 +74,7 @@ impl Container {
             // Without a monitor nobody would know when and how it ends.
             let _ = crate::sys::kill(nix::unistd::Pid::from_raw(state.pid), nix::libc::SIGKILL);
         }
+        hierarchies.cgroup(&cgroup).kill();
         let record = self.ended();
         self.set(Phase::Exited(record));
         None
