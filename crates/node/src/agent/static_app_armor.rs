@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn pod(annotations: serde_json::Value, of_c: serde_json::Value) -> Pod {
+    fn pod(annotations: &serde_json::Value, of_c: &serde_json::Value) -> Pod {
         serde_json::from_value(json!({
             "metadata": { "name": "p", "annotations": annotations },
             "spec": { "containers": [
@@ -86,8 +86,8 @@ mod tests {
     fn annotations_of_static_pods_name_profiles() {
         let key = |name: &str| format!("{ANNOTATION}{name}");
         let mut good = pod(
-            json!({ key("c"): "localhost/strict", key("d"): "runtime/default" }),
-            json!(null),
+            &json!({ key("c"): "localhost/strict", key("d"): "runtime/default" }),
+            &json!(null),
         );
         from_annotations(&mut good).unwrap();
         let profiles: Vec<_> = good
@@ -111,7 +111,7 @@ mod tests {
                 json!({ "type": "Unconfined" }),
             ),
         ] {
-            assert!(from_annotations(&mut pod(annotations, field)).is_err());
+            assert!(from_annotations(&mut pod(&annotations, &field)).is_err());
         }
     }
 }
