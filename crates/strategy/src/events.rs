@@ -81,8 +81,12 @@ impl Strategy for Event {
     }
 
     fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
+        let mut errors = ErrorList::new();
         self.content(obj, &mut errors);
+        // As upstream: of an event of the core group metadata are looked at where nothing else is wrong.
+        if self.is_strict() || errors.is_empty() {
+            errors.extend(meta::validate(&self.0, obj));
+        }
         if self.is_strict() {
             strict(obj, &mut errors);
         }
@@ -225,6 +229,22 @@ mod tests {
             "reportingComponent": "c", "reportingInstance": "i"});
         change(&mut obj);
         obj
+    }
+
+    #[test]
+    fn metadata_of_events_of_the_core_group_are_looked_at_last() {
+        let told = |group: &str, of: &str| {
+            let event =
+                json!({"metadata": {"namespace": "n"}, "involvedObject": {"namespace": of}});
+            let faults = crate::testing::faults(group, "v1", "Event", &event);
+            (
+                faults.contains("metadata.name"),
+                faults.contains("involvedObject.namespace"),
+            )
+        };
+        assert_eq!(told("", "n"), (true, false));
+        assert_eq!(told("", "other"), (false, true));
+        assert_eq!(told("events.k8s.io", "other"), (true, true));
     }
 
     #[test]
