@@ -162,10 +162,23 @@ impl Story {
             "--prefix",
         ];
         format!(
-            "\n{}\n{}",
+            "\n{}\n{}\n{}",
             kinds.map(get).join("\n"),
-            self.try_run(&log).unwrap_or_else(|e| e)
+            self.try_run(&log).unwrap_or_else(|e| e),
+            self.last_words()
         )
+    }
+
+    /// What containers that were started again had said before.
+    fn last_words(&self) -> String {
+        let path = "jsonpath={range .items[?(@.status.containerStatuses[0].restartCount>0)]}{.metadata.name}{\"\\n\"}{end}";
+        let pods = self.try_run(&["get", "pods", "-o", path]);
+        let pods = pods.unwrap_or_else(|_| String::new());
+        let said = pods.lines().map(|pod| {
+            let said = self.try_run(&["logs", pod, "--previous", "--tail=20", "--prefix"]);
+            said.unwrap_or_else(|e| e)
+        });
+        said.collect::<Vec<_>>().join("\n")
     }
 
     pub(crate) fn eventually(&self, what: &str, mut holds: impl FnMut() -> bool) {
