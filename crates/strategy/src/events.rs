@@ -236,7 +236,7 @@ mod tests {
         let told = |group: &str, of: &str| {
             let event =
                 json!({"metadata": {"namespace": "n"}, "involvedObject": {"namespace": of}});
-            let faults = crate::testing::faults(group, "v1", "Event", &event);
+            let faults = faults(group, "v1", "Event", &event);
             (
                 faults.contains("metadata.name"),
                 faults.contains("involvedObject.namespace"),
