@@ -91,6 +91,24 @@ fn tempfile_with(password: &str) -> Result<std::path::PathBuf> {
     Ok(path)
 }
 
+/// Takes away what a killed server has left. The number it names is of a process of another container: here a probe may have it,
+/// and a server does not start beside the process that its lock names.
+fn forget_the_killed(data: &Path, sockets: &Path) -> Result<()> {
+    for left in [
+        data.join("postmaster.pid"),
+        sockets.join(".s.PGSQL.5432.lock"),
+        sockets.join(".s.PGSQL.5432"),
+    ] {
+        match std::fs::remove_file(&left) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("remove {}", left.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// The password is the Secret's, whoever has made the data: a restored or changed one takes effect at the next start.
 pub(super) fn serve(data: &Path, password: &str, version: u32) -> Result<()> {
     ensure!(
@@ -113,6 +131,7 @@ impl Postgres {
             started: None,
         };
         if let Place::Local(data) = &database.place {
+            forget_the_killed(&data.join("pg"), Path::new(SOCKETS))?;
             let mut command = server(data);
             command.args(["-c", "listen_addresses="]);
             let started = Started::new("postgres", &mut command, || {
@@ -244,5 +263,30 @@ impl Drop for Postgres {
                 "postgres was not ended in order"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_server_has_left_is_taken_away() {
+        let base = tempfile::tempdir().unwrap();
+        let (data, sockets) = (base.path().join("pg"), base.path().join("sockets"));
+        std::fs::create_dir_all(&data).unwrap();
+        std::fs::create_dir_all(&sockets).unwrap();
+        let left = [
+            data.join("postmaster.pid"),
+            sockets.join(".s.PGSQL.5432.lock"),
+        ];
+        for file in &left {
+            std::fs::write(file, "1\n").unwrap();
+        }
+        std::fs::write(data.join("PG_VERSION"), "15").unwrap();
+        forget_the_killed(&data, &sockets).unwrap();
+        forget_the_killed(&data, &sockets).unwrap();
+        assert!(left.iter().all(|file| !file.exists()));
+        assert!(data.join("PG_VERSION").exists());
     }
 }
