@@ -131,8 +131,6 @@ async fn devices_that_are_gone_are_not_kept() {
         assert!(out.health.len() <= 400);
     }
     assert_eq!(count(&inv), (200, 200));
-    let took = now.elapsed();
-    assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
 /// Of plugins that list very many devices the worst are left out, and nobody else.
