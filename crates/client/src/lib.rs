@@ -3,7 +3,8 @@
 //! The client itself is [`kube::Client`]. This crate adds what every component needs around it: [`Informer`] (list and
 //! watch into an indexed store), [`Feed`] (the same without a store), [`WorkQueue`] (client-go's queue semantics), [`EventRecorder`], [`LeaderElector`],
 //! [`Reviews`] of callers by the API server, [`certificate`]s by request, the one reader of who they are about ([`subject`]), the key
-//! that signs tokens ([`signing`]), tokens by which machines join ([`bootstrap_token`]) and how these find the cluster ([`discovery`]).
+//! that signs tokens ([`signing`]), tokens by which machines join ([`bootstrap_token`]) how these find the cluster ([`discovery`]), which kinds a
+//! server has ([`served_kinds`]) and how their [`scale`]s are reached.
 #![forbid(unsafe_code)]
 
 pub mod bootstrap_token;
@@ -21,6 +22,8 @@ mod pause;
 mod queue;
 mod received;
 mod reviews;
+pub mod scale;
+pub mod served_kinds;
 pub mod signing;
 pub mod subject;
 

@@ -2,6 +2,7 @@
 
 use crate::informers::Informers;
 use async_trait::async_trait;
+use davit_client::served_kinds::DiscoverError;
 use davit_client::{Change, EventRecorder, Informer, ObjectKey, WorkQueue, message_of};
 use davit_task::{Tasks, guard, guard_async};
 use kube::runtime::watcher;
@@ -38,6 +39,12 @@ pub enum Error {
     /// The controller has a defect that this key shows.
     #[error("panicked: {0}")]
     Panicked(String),
+}
+
+impl From<DiscoverError> for Error {
+    fn from(DiscoverError { what, source }: DiscoverError) -> Self {
+        Self::Api { what, source }
+    }
 }
 
 impl Error {

@@ -4,8 +4,8 @@
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
 use crate::pod_control::{controller_of, is_terminal, ready_since};
-use crate::scale::{Scales, Target};
 use async_trait::async_trait;
+use davit_client::scale::{ScaleTarget, Scales};
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
@@ -152,7 +152,7 @@ impl Disruption {
     }
 
     async fn custom_scale(&self, namespace: &str, owner: &OwnerReference) -> Result<i32, String> {
-        let target = Target {
+        let target = ScaleTarget {
             namespace,
             api_version: &owner.api_version,
             kind: &owner.kind,

@@ -9,10 +9,10 @@ mod selectors;
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
-use crate::scale::{ScaleError, Scales, Target};
 use async_trait::async_trait;
 use davit_api::labels::Selector;
 use davit_autoscaling::{ScalingHistory, least};
+use davit_client::scale::{ScaleError, ScaleTarget, Scales};
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::autoscaling::v2::{
@@ -149,7 +149,7 @@ impl Autoscaler {
 
     async fn look_at(&self, key: &ObjectKey, hpa: &Hpa, look: &mut Look) {
         let reference = &hpa.spec.scale_target_ref;
-        let target = Target {
+        let target = ScaleTarget {
             namespace: &key.namespace,
             api_version: reference.api_version.as_deref().unwrap_or_default(),
             kind: &reference.kind,
@@ -353,7 +353,7 @@ impl Autoscaler {
         &self,
         key: &ObjectKey,
         hpa: &Hpa,
-        target: Target<'_>,
+        target: ScaleTarget<'_>,
         mut scale: Scale,
         desired: i32,
         reason: &str,

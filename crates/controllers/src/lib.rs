@@ -22,7 +22,6 @@ mod cronjob;
 mod daemonset;
 mod deployment;
 mod device_taint_eviction;
-mod discovery;
 mod disruption;
 mod endpoint_slices;
 mod endpoints;
@@ -53,7 +52,6 @@ mod resourceclaim;
 mod resourcepool_status;
 mod revisions;
 mod root_ca;
-mod scale;
 #[cfg(test)]
 mod served;
 mod service_account;

@@ -7,14 +7,13 @@
 mod capacity;
 mod class;
 mod provision;
-mod requirements;
 mod retire;
 
 use crate::controller::{Spawner, cluster_key};
 use crate::informers::Informers;
 use davit_client::{EventRecorder, Informer, ObjectKey};
 use davit_volume::binding::claim_ref;
-use davit_volume::local;
+use davit_volume::{local, provisioning};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use std::sync::Arc;
@@ -93,7 +92,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, default_class: bool) {
             .collect()
     };
     let matters =
-        |old: &Node, new: &Node| requirements::storage_of(old) != requirements::storage_of(new);
+        |old: &Node, new: &Node| provisioning::storage_of(old) != provisioning::storage_of(new);
     spawner.feed_changes(&informers.nodes, &capacities, matters, |node: &Node| {
         vec![ObjectKey::of(node)]
     });

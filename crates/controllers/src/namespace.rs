@@ -1,9 +1,9 @@
 //! Empties namespaces that are being deleted, pods first and then kind by kind, and lets them go when nothing is left.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, cause_of, gone_is_none};
-use crate::discovery::{ServedKind, ServedKinds};
+use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
 use async_trait::async_trait;
+use davit_client::served_kinds::{ServedKind, ServedKinds};
 use davit_client::{ObjectKey, message_of};
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -177,7 +177,7 @@ impl Namespaces {
         let found = match ServedKinds::discover(&self.client).await {
             Ok(found) => found,
             Err(error) => {
-                remains.undiscovered = Some(cause_of(&error));
+                remains.undiscovered = Some(message_of(&error.source));
                 return remains;
             }
         };

@@ -5,11 +5,11 @@
 //! is not counted as gone, a lower figure is written only when the quota has rested for a while.
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
-use crate::discovery::ServedKinds;
 use crate::pod_control::is_terminal;
 use async_trait::async_trait;
 use davit_api::amounts::{Amounts, of_map};
 use davit_api::quota::{self, Extended};
+use davit_client::served_kinds::ServedKinds;
 use davit_client::{Informer, ObjectKey};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
 use k8s_openapi::api::resource::v1::ResourceClaim;

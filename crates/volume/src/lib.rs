@@ -16,6 +16,7 @@ pub mod local;
 pub mod matching;
 pub mod names;
 pub mod pod;
+pub mod provisioning;
 
 #[cfg(test)]
 mod tests;

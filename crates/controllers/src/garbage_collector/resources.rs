@@ -2,7 +2,7 @@
 
 use super::GarbageCollector;
 use super::graph::Identity;
-use crate::discovery::ServedKinds;
+use davit_client::served_kinds::ServedKinds;
 use futures::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};

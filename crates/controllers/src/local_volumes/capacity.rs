@@ -1,10 +1,10 @@
 //! How much there is room for on each node, in the objects that the scheduler reads.
 
-use super::{Shared, requirements};
+use super::Shared;
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none, gone_is_none};
 use async_trait::async_trait;
 use davit_client::{Informer, ObjectKey};
-use davit_volume::local;
+use davit_volume::{local, provisioning};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::Api;
@@ -61,7 +61,7 @@ impl Capacities {
             return Ok(());
         };
         let told = held.capacity.as_ref().and_then(|q| q.0.parse().ok());
-        if told.map(requirements::bytes) == Some(room) {
+        if told.map(provisioning::bytes) == Some(room) {
             return Ok(());
         }
         let patch = Patch::Merge(json!({"capacity": room.to_string()}));
@@ -87,9 +87,9 @@ impl Reconcile for Capacities {
         let Some(node) = self.shared.informers.nodes.get(None, &key.name) else {
             return Ok(Next::Wait);
         };
-        let storage = requirements::storage_of(&node);
+        let storage = provisioning::storage_of(&node);
         let kept = self.shared.kept_by(&key.name);
-        let promised = requirements::promised(kept.iter().map(|volume| &**volume));
+        let promised = provisioning::promised(kept.iter().map(|volume| &**volume));
         let mut wanted = Vec::new();
         for class in self.shared.classes.list() {
             let name = class.metadata.name.clone().unwrap_or_default();
@@ -99,7 +99,7 @@ impl Reconcile for Capacities {
             else {
                 continue;
             };
-            let room = requirements::room(storage, promised);
+            let room = provisioning::room(storage, promised);
             self.write(&name, &node, room).await?;
             wanted.push(local::capacity_name(&name, &key.name));
         }

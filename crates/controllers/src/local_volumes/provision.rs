@@ -1,7 +1,6 @@
 //! Volumes for claims whose pods have been given a node, and more room for claims that ask for more.
 
-use super::requirements::Origin;
-use super::{Shared, requirements};
+use super::Shared;
 use crate::controller::{Context, Error, Next, Reconcile, exists_is_none, gone_is_none};
 use async_trait::async_trait;
 use davit_client::{ObjectKey, object_ref};
@@ -11,6 +10,7 @@ use davit_volume::class::claim_class;
 use davit_volume::local;
 use davit_volume::matching::capacity_of;
 use davit_volume::names::provisioned_volume_name;
+use davit_volume::provisioning::{self, Origin};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::Api;
@@ -56,7 +56,7 @@ impl Claims {
         let Some(class) = self.class_of(claim) else {
             return Ok(Next::Wait);
         };
-        if let Some(why) = requirements::unsupported(claim) {
+        if let Some(why) = provisioning::unsupported(claim) {
             self.warn(claim, "ProvisioningFailed", &why);
             return Ok(Next::Wait);
         }
@@ -74,7 +74,7 @@ impl Claims {
         };
         let node = self.0.informers.nodes.get(None, node_name);
         let place = node.and_then(|node| {
-            let storage = requirements::storage_of(&node)?;
+            let storage = provisioning::storage_of(&node)?;
             Some((node, storage))
         });
         let Some((node, storage)) = place else {
@@ -85,13 +85,13 @@ impl Claims {
         let own = provisioned_volume_name(claim.metadata.uid.as_deref().unwrap_or_default());
         let others = kept.iter().map(|volume| &**volume);
         let others = others.filter(|volume| volume.metadata.name.as_deref() != Some(&*own));
-        let room = requirements::room(&storage, requirements::promised(others));
-        let wanted = requirements::wanted(claim);
+        let room = provisioning::room(&storage, provisioning::promised(others));
+        let wanted = provisioning::wanted(claim);
         if wanted > room {
             let why = format!("node {node_name} has room for {room} bytes, {wanted} are asked for");
             return self.choose_another(claim, &why).await;
         }
-        let mut made = requirements::volume(claim, &class, &node, &storage);
+        let mut made = provisioning::volume(claim, &class, &node, &storage);
         if let Origin::Volume(source) = origin {
             if !kept
                 .iter()
@@ -112,7 +112,7 @@ impl Claims {
         let source = name.and_then(|name| informers.claims.get(namespace, name));
         let volume = source.as_deref().and_then(volume_name);
         let volume = volume.and_then(|name| informers.volumes.get(None, name));
-        requirements::origin(claim, source.as_deref(), volume.as_deref())
+        provisioning::origin(claim, source.as_deref(), volume.as_deref())
     }
 
     async fn create(&self, claim: &PersistentVolumeClaim, volume: Value) -> Result<Next, Error> {
@@ -160,8 +160,8 @@ impl Claims {
             return Ok(Next::Wait);
         }
         let (wanted, has) = (
-            requirements::wanted(claim),
-            requirements::bytes(capacity_of(&volume)),
+            provisioning::wanted(claim),
+            provisioning::bytes(capacity_of(&volume)),
         );
         if wanted > has {
             let Some(node) = self.0.keeper(&volume) else {
@@ -189,9 +189,9 @@ impl Claims {
     fn room_of(&self, node: &Node) -> u64 {
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let kept = self.0.kept_by(name);
-        let promised = requirements::promised(kept.iter().map(|volume| &**volume));
-        let storage = requirements::storage_of(node);
-        storage.map_or(0, |storage| requirements::room(&storage, promised))
+        let promised = provisioning::promised(kept.iter().map(|volume| &**volume));
+        let storage = provisioning::storage_of(node);
+        storage.map_or(0, |storage| provisioning::room(&storage, promised))
     }
 
     async fn resize(
@@ -212,7 +212,7 @@ impl Claims {
         let status = claim.status.as_ref();
         let told = status.and_then(|s| s.capacity.as_ref()?.get("storage"));
         let told = told.and_then(|quantity| quantity.0.parse().ok());
-        if told.is_some_and(|told| requirements::bytes(told) >= bytes) {
+        if told.is_some_and(|told| provisioning::bytes(told) >= bytes) {
             return Ok(Next::Wait);
         }
         let patch = json!({"status": {"capacity": {"storage": request(claim)}}});

@@ -1,6 +1,6 @@
 //! The scale subresource of objects of any kind, found through discovery.
 
-use davit_client::path_segment;
+use crate::path_segment;
 use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::discovery::{ApiResource, Scope};
 use parking_lot::Mutex;
@@ -13,7 +13,7 @@ const CACHED: usize = 256;
 
 /// Why a scale could not be read or written.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ScaleError {
+pub enum ScaleError {
     /// The reference names no version that can be read.
     #[error("invalid API version in scale target reference: unexpected GroupVersion string: {0}")]
     Version(String),
@@ -31,34 +31,39 @@ pub(crate) enum ScaleError {
     #[error("invalid name in scale target reference: {0:?}")]
     Name(String),
     /// What the API server said.
-    #[error("{}", davit_client::message_of(.0))]
+    #[error("{}", crate::message_of(.0))]
     Api(#[source] kube::Error),
 }
 
 impl ScaleError {
     /// The object, or its scale, is not there.
-    pub(crate) fn is_not_found(&self) -> bool {
+    pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 404)
     }
 }
 
 /// Reads and writes scales.
-pub(crate) struct Scales {
+pub struct Scales {
     client: kube::Client,
     known: Mutex<HashMap<(String, String), (Instant, ApiResource)>>,
 }
 
 /// An object by what references to it say.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Target<'a> {
-    pub(crate) namespace: &'a str,
-    pub(crate) api_version: &'a str,
-    pub(crate) kind: &'a str,
-    pub(crate) name: &'a str,
+pub struct ScaleTarget<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Group and version.
+    pub api_version: &'a str,
+    /// The kind.
+    pub kind: &'a str,
+    /// Its name.
+    pub name: &'a str,
 }
 
 impl Scales {
-    pub(crate) fn new(client: kube::Client) -> Self {
+    /// Of the cluster that `client` reaches.
+    pub fn new(client: kube::Client) -> Self {
         Self {
             client,
             known: Mutex::default(),
@@ -66,11 +71,10 @@ impl Scales {
     }
 
     /// The resource of a kind.
-    pub(crate) async fn resource(
-        &self,
-        api_version: &str,
-        kind: &str,
-    ) -> Result<ApiResource, ScaleError> {
+    ///
+    /// # Errors
+    /// When there is no such kind, or the API server cannot be asked.
+    pub async fn resource(&self, api_version: &str, kind: &str) -> Result<ApiResource, ScaleError> {
         let key = (api_version.to_owned(), kind.to_owned());
         if let Some((since, known)) = self.known.lock().get(&key)
             && since.elapsed() < KNOWN
@@ -110,7 +114,7 @@ impl Scales {
         Ok(resource)
     }
 
-    async fn path(&self, target: Target<'_>) -> Result<String, ScaleError> {
+    async fn path(&self, target: ScaleTarget<'_>) -> Result<String, ScaleError> {
         let resource = self.resource(target.api_version, target.kind).await?;
         let base = <kube::core::DynamicObject as kube::Resource>::url_path(
             &resource,
@@ -122,14 +126,20 @@ impl Scales {
     }
 
     /// The scale of an object.
-    pub(crate) async fn get(&self, target: Target<'_>) -> Result<Scale, ScaleError> {
+    ///
+    /// # Errors
+    /// When there is none, or what the API server says.
+    pub async fn get(&self, target: ScaleTarget<'_>) -> Result<Scale, ScaleError> {
         let path = self.path(target).await?;
         let request = http::Request::get(path).body(Vec::new());
         self.sent(request).await
     }
 
     /// Writes the scale of an object.
-    pub(crate) async fn put(&self, target: Target<'_>, scale: &Scale) -> Result<Scale, ScaleError> {
+    ///
+    /// # Errors
+    /// When there is none, or what the API server says.
+    pub async fn put(&self, target: ScaleTarget<'_>, scale: &Scale) -> Result<Scale, ScaleError> {
         let path = self.path(target).await?;
         let body = serde_json::to_vec(scale)
             .map_err(|error| ScaleError::Api(kube::Error::SerdeError(error)))?;

@@ -1,7 +1,6 @@
 //! What the API server serves, of all groups in all their versions: each kind once, in the version its group prefers
 //! among those that have it.
 
-use crate::controller::{Context, Error};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIResource, APIResourceList, ObjectMeta};
 use kube::core::discovery::v2::{
     ACCEPT_AGGREGATED_DISCOVERY_V2, APIGroupDiscovery, APIGroupDiscoveryList, APIResourceDiscovery,
@@ -11,32 +10,56 @@ use kube::discovery::{ApiResource, Scope};
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashSet};
 
+/// The API server could not be asked.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what}")]
+pub struct DiscoverError {
+    /// What was attempted.
+    pub what: String,
+    /// What it said.
+    #[source]
+    pub source: kube::Error,
+}
+
+fn asking<T>(what: &str, answer: Result<T, kube::Error>) -> Result<T, DiscoverError> {
+    answer.map_err(|source| DiscoverError {
+        what: what.to_owned(),
+        source,
+    })
+}
+
 /// A kind of object, and the version by which it is reached.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ServedKind {
-    pub(crate) resource: ApiResource,
-    pub(crate) scope: Scope,
+pub struct ServedKind {
+    /// The kind in that version.
+    pub resource: ApiResource,
+    /// Whether its objects are in namespaces.
+    pub scope: Scope,
     verbs: Vec<String>,
 }
 
 impl ServedKind {
     /// Whether a request of this verb is served.
-    pub(crate) fn supports(&self, verb: &str) -> bool {
+    pub fn supports(&self, verb: &str) -> bool {
         self.verbs.iter().any(|v| v == verb)
     }
 }
 
 /// What discovery found.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct ServedKinds {
-    pub(crate) kinds: Vec<ServedKind>,
+pub struct ServedKinds {
+    /// Each kind once.
+    pub kinds: Vec<ServedKind>,
     /// Group versions whose servers did not say what they have, and why.
-    pub(crate) failures: BTreeMap<String, String>,
+    pub failures: BTreeMap<String, String>,
 }
 
 impl ServedKinds {
     /// Asks the API server: two requests where it has aggregated discovery, one for each group version otherwise.
-    pub(crate) async fn discover(client: &kube::Client) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// When it does not say which groups it has.
+    pub async fn discover(client: &kube::Client) -> Result<Self, DiscoverError> {
         let mut failures = BTreeMap::new();
         let mut groups = match ask(client, "/api").await? {
             Answer::Aggregated(list) => list.items,
@@ -121,25 +144,22 @@ enum Answer {
     Legacy,
 }
 
-async fn ask(client: &kube::Client, path: &str) -> Result<Answer, Error> {
+async fn ask(client: &kube::Client, path: &str) -> Result<Answer, DiscoverError> {
+    let what = format!("discover what {path} has");
     let request = http::Request::get(path)
         .header(http::header::ACCEPT, ACCEPT_AGGREGATED_DISCOVERY_V2)
-        .body(Vec::new())
-        .map_err(|e| Error::Invalid(format!("cannot ask for {path}: {e}")))?;
-    let answer = client.request(request).await;
-    answer.context(|| format!("discover what {path} has"))
+        .body(Vec::new());
+    let request = asking(&what, request.map_err(kube::Error::HttpError))?;
+    asking(&what, client.request(request).await)
 }
 
 async fn core_group(
     client: &kube::Client,
     failures: &mut BTreeMap<String, String>,
-) -> Result<Vec<APIGroupDiscovery>, Error> {
+) -> Result<Vec<APIGroupDiscovery>, DiscoverError> {
     let listed = client.list_core_api_versions().await;
     let mut versions = Vec::new();
-    for version in listed
-        .context(|| "discover the core group".to_owned())?
-        .versions
-    {
+    for version in asking("discover the core group", listed)?.versions {
         let resources = client.list_core_api_resources(&version).await;
         versions.extend(legacy_version(&version, &version, resources, failures));
     }
@@ -149,10 +169,10 @@ async fn core_group(
 async fn named_groups(
     client: &kube::Client,
     failures: &mut BTreeMap<String, String>,
-) -> Result<Vec<APIGroupDiscovery>, Error> {
+) -> Result<Vec<APIGroupDiscovery>, DiscoverError> {
     let listed = client.list_api_groups().await;
     let mut groups = Vec::new();
-    for group in listed.context(|| "discover groups".to_owned())?.groups {
+    for group in asking("discover groups", listed)?.groups {
         let mut offered = group.versions;
         let preferred = group.preferred_version.map(|p| p.version);
         // A stable sort: the preferred version goes before the others, which keep their order.
@@ -188,7 +208,7 @@ fn legacy_version(
     let resources = match listed {
         Ok(listed) => listed.resources,
         Err(error) => {
-            failures.insert(group_version.to_owned(), davit_client::message_of(&error));
+            failures.insert(group_version.to_owned(), crate::message_of(&error));
             return None;
         }
     };

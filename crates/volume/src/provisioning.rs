@@ -1,11 +1,11 @@
 //! What the provisioner of local volumes can do for a claim, and the volume it makes. Pure.
 
+use crate::annotations::{EXTERNAL_PROVISIONER, PROVISIONED_BY};
+use crate::binding::{claim_ref, uid_of};
+use crate::local::{self, DATA, IMAGE, NodeStorage, State};
+use crate::matching::{capacity_of, request_of};
+use crate::names::provisioned_volume_name;
 use davit_api::quantity::Quantity;
-use davit_volume::annotations::{EXTERNAL_PROVISIONER, PROVISIONED_BY};
-use davit_volume::binding::{claim_ref, uid_of};
-use davit_volume::local::{self, DATA, IMAGE, NodeStorage, State};
-use davit_volume::matching::{capacity_of, request_of};
-use davit_volume::names::provisioned_volume_name;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// Why a claim gets no volume from this provisioner, whatever node is chosen.
-pub(super) fn unsupported(claim: &PersistentVolumeClaim) -> Option<String> {
+pub fn unsupported(claim: &PersistentVolumeClaim) -> Option<String> {
     let spec = claim.spec.as_ref()?;
     let mut modes = spec.access_modes.iter().flatten();
     if modes.any(|mode| mode == "ReadWriteMany") {
@@ -34,7 +34,7 @@ pub(super) fn unsupported(claim: &PersistentVolumeClaim) -> Option<String> {
 
 /// What a claim begins as a copy of.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub enum Origin {
     /// It begins empty.
     Nothing,
     /// The volume of this name, on the node that it is on.
@@ -44,7 +44,7 @@ pub(super) enum Origin {
 }
 
 /// Looks at the data source of a claim: `source` is the claim that it names, `volume` that one's volume, if they are there.
-pub(super) fn origin(
+pub fn origin(
     claim: &PersistentVolumeClaim,
     source: Option<&PersistentVolumeClaim>,
     volume: Option<&PersistentVolume>,
@@ -89,13 +89,13 @@ pub(super) fn origin(
 }
 
 /// What the node says about the volumes it can keep.
-pub(super) fn storage_of(node: &Node) -> Option<NodeStorage> {
+pub fn storage_of(node: &Node) -> Option<NodeStorage> {
     let annotations = node.metadata.annotations.as_ref()?;
     serde_json::from_str(annotations.get(local::STORAGE)?).ok()
 }
 
 /// The bytes that the volumes of a node may have in the end.
-pub(super) fn promised<'a>(volumes: impl IntoIterator<Item = &'a PersistentVolume>) -> u64 {
+pub fn promised<'a>(volumes: impl IntoIterator<Item = &'a PersistentVolume>) -> u64 {
     volumes
         .into_iter()
         .map(|volume| bytes(capacity_of(volume)))
@@ -103,22 +103,22 @@ pub(super) fn promised<'a>(volumes: impl IntoIterator<Item = &'a PersistentVolum
 }
 
 /// How large one more volume may be: what is free, and what is not promised to others.
-pub(super) fn room(storage: &NodeStorage, promised: u64) -> u64 {
+pub fn room(storage: &NodeStorage, promised: u64) -> u64 {
     storage.available.min(storage.size.saturating_sub(promised))
 }
 
 /// The bytes that a claim asks for.
-pub(super) fn wanted(claim: &PersistentVolumeClaim) -> u64 {
+pub fn wanted(claim: &PersistentVolumeClaim) -> u64 {
     bytes(request_of(claim))
 }
 
 /// Whole bytes of a quantity, rounded up; none of a negative one.
-pub(super) fn bytes(quantity: Quantity) -> u64 {
+pub fn bytes(quantity: Quantity) -> u64 {
     u64::try_from(quantity.value()).unwrap_or(0)
 }
 
 /// The volume for a claim on a node.
-pub(super) fn volume(
+pub fn volume(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
     node: &Node,
