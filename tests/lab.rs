@@ -3,6 +3,7 @@
 mod glance;
 mod new;
 mod node_resources;
+mod pod_group_claims;
 
 use crate::{harness, peers::parts};
 use harness::{

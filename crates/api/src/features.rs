@@ -54,6 +54,8 @@ pub const GRANULAR_STATUS: &str = "DRAResourceClaimGranularStatusAuthorization";
 pub const GENERIC_WORKLOAD: &str = "GenericWorkload";
 /// PodGroups of which so many pods are scheduled together, or none.
 pub const GANG_SCHEDULING: &str = "GangScheduling";
+/// Claims of devices that the pods of a group share, made and reserved for the group.
+pub const WORKLOAD_CLAIMS: &str = "DRAWorkloadResourceClaims";
 /// Extended resources that are served by device classes.
 pub const EXTENDED_RESOURCE: &str = "DRAExtendedResource";
 
@@ -63,7 +65,10 @@ pub const UNTHROTTLED: &str = "DisableCPUQuotaWithExclusiveCPUs";
 pub const LIST_ACTIVE: &str = "KubeletPodResourcesListUseActivePods";
 
 /// Gates that need another one, of those that can be switched.
-const DEPENDENCIES: &[(&str, &str)] = &[(GANG_SCHEDULING, GENERIC_WORKLOAD)];
+const DEPENDENCIES: &[(&str, &str)] = &[
+    (GANG_SCHEDULING, GENERIC_WORKLOAD),
+    (WORKLOAD_CLAIMS, GENERIC_WORKLOAD),
+];
 
 /// A gate as people are told of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -326,7 +331,7 @@ mod tests {
         assert!(features.is_on(LIST_ATTRIBUTES) && features.is_on("DRADeviceTaints"));
         assert!(!features.is_on("DRAConsumableCapacity") && !features.is_on(EXTENDED_RESOURCE));
         // locked ones stay
-        assert!(!features.is_on("DRAWorkloadResourceClaims"));
+        assert!(!features.is_on("TopologyAwareWorkloadScheduling"));
         assert!(features.is_on("DRADeviceTaintRules"));
     }
 

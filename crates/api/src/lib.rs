@@ -21,6 +21,7 @@ pub mod names;
 pub mod quantity;
 pub mod quota;
 pub mod references;
+pub mod resource_claims;
 pub mod runtime_config;
 pub mod schedule;
 pub mod selector;

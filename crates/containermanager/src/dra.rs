@@ -27,6 +27,7 @@ pub(crate) use driver::Offer;
 pub(crate) use manager::Manager;
 pub(crate) use places::Places;
 
+use davit_api::resource_claims::ClaimConsumers;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,8 @@ pub struct Options {
     pub api: Arc<dyn ClaimApi>,
     /// Name of this node.
     pub node_name: String,
+    /// For whom claims are made and reserved.
+    pub consumers: ClaimConsumers,
     /// Limit of one call that prepares or undoes claims.
     pub call_timeout: Duration,
     /// How long after the loss of a driver its ResourceSlices are deleted.
@@ -59,6 +62,7 @@ impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Options")
             .field("node_name", &self.node_name)
+            .field("consumers", &self.consumers)
             .field("call_timeout", &self.call_timeout)
             .field("wipe_after", &self.wipe_after)
             .field("patience", &self.patience)
@@ -75,6 +79,7 @@ impl Options {
         Self {
             api,
             node_name: node_name.into(),
+            consumers: ClaimConsumers::default(),
             call_timeout: Duration::from_secs(45),
             wipe_after: Duration::from_secs(30),
             patience: Duration::from_secs(60),

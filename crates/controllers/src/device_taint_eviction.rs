@@ -4,7 +4,9 @@
 mod plan;
 
 use crate::controller::Spawner;
-use crate::pod_control::disrupt;
+use crate::pod_control::{disrupt, node_of};
+use crate::resourceclaim;
+use davit_api::resource_claims::ClaimConsumers;
 use davit_client::{EventRecorder, Informer, object_ref};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
@@ -12,7 +14,9 @@ use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -30,6 +34,7 @@ struct Evictor {
     claims: Informer<ResourceClaim>,
     slices: Informer<ResourceSlice>,
     rules: Informer<DeviceTaintRule>,
+    consumers: ClaimConsumers,
 }
 
 /// Starts the controller.
@@ -38,6 +43,7 @@ pub(crate) fn spawn(
     claims: Informer<ResourceClaim>,
     slices: Informer<ResourceSlice>,
     rules: Informer<DeviceTaintRule>,
+    consumers: ClaimConsumers,
 ) {
     let evictor = Evictor {
         client: spawner.client.clone(),
@@ -46,6 +52,7 @@ pub(crate) fn spawn(
         claims,
         slices,
         rules,
+        consumers,
     };
     spawner.task("device-taint-eviction", async move { evictor.run().await });
 }
@@ -59,6 +66,9 @@ impl Evictor {
         let mut slice_changes = self.slices.subscribe();
         let mut rule_changes = self.rules.subscribe();
         let mut claim_changes = self.claims.subscribe();
+        let mut pod_changes = self.pods.subscribe();
+        // Whether pods are concerned of which no claim tells.
+        let mut groups = false;
         let mut evictions: Vec<plan::Eviction> = Vec::new();
         let mut dirty = true;
         let mut evicted: BTreeMap<String, usize> = BTreeMap::new();
@@ -74,12 +84,14 @@ impl Evictor {
             while claim_changes.try_next().is_some() {
                 dirty = true;
             }
+            while pod_changes.try_next().is_some() {
+                dirty |= groups;
+            }
             if !self.is_synced() {
                 continue;
             }
             if dirty {
-                let (slices, rules) = (self.slices.list(), self.rules.list());
-                evictions = plan::evictions(&self.claims.list(), &slices, &rules);
+                (evictions, groups) = self.plan();
                 dirty = false;
             }
             let now = Timestamp::now();
@@ -102,6 +114,30 @@ impl Evictor {
                 }
             }
         }
+    }
+
+    /// Who is to be evicted, and whether pods of groups are, or would be.
+    fn plan(&self) -> (Vec<plan::Eviction>, bool) {
+        let (slices, rules) = (self.slices.list(), self.rules.list());
+        let groups = Cell::new(false);
+        let members = |claim: &ResourceClaim, group: &str| {
+            groups.set(true);
+            self.members(claim, group)
+        };
+        let evictions = plan::evictions(&self.claims.list(), &slices, &rules, &members);
+        (evictions, groups.get())
+    }
+
+    /// The pods of a group, by its name, that have nodes and use a claim of it.
+    fn members(&self, claim: &ResourceClaim, group: &str) -> Vec<Arc<Pod>> {
+        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+        let mut pods = self.pods.list_namespace(namespace);
+        pods.retain(|pod| {
+            self.consumers.group_of(pod) == Some(group)
+                && node_of(pod).is_some()
+                && resourceclaim::uses(pod, claim)
+        });
+        pods
     }
 
     /// Evicts a pod; false if that has to be tried again.
@@ -142,7 +178,9 @@ impl Evictor {
         let name = rule.metadata.name.clone().unwrap_or_default();
         let done = evicted.get(&name).copied().unwrap_or(0);
         let (claims, slices) = (self.claims.list(), self.slices.list());
-        let wanted = plan::condition(rule, evictions, done, &claims, &slices);
+        let wanted = plan::condition(rule, evictions, done, &claims, &slices, &|claim, group| {
+            self.members(claim, group)
+        });
         if plan::has_condition(rule, &wanted) {
             return;
         }

@@ -64,7 +64,8 @@ mod volume_expand;
 mod volume_protection;
 
 use controller::{COMPONENT, Spawner};
-use davit_api::features::{Features, GENERIC_WORKLOAD};
+use davit_api::features::{Features, GENERIC_WORKLOAD, WORKLOAD_CLAIMS};
+use davit_api::resource_claims::ClaimConsumers;
 use davit_flexvolume::{DEFAULT_PLUGIN_DIR, FlexDrivers};
 use davit_task::{TaskEnded, Tasks};
 use futures::FutureExt;
@@ -104,7 +105,7 @@ pub struct Options {
     pub default_storage_class: bool,
     /// Where the executables of FlexVolume drivers are; the kubelet's default directory without.
     pub flex_volume_plugin_dir: Option<PathBuf>,
-    /// Feature gates: groups of pods are looked after with `GenericWorkload`.
+    /// Feature gates: groups of pods are looked after with `GenericWorkload`, their claims with `DRAWorkloadResourceClaims`.
     pub features: Features,
 }
 
@@ -194,9 +195,12 @@ impl Controllers {
             node_ipam::spawn(&mut spawner, ranges);
         }
         pod_gc::spawn(&mut spawner);
-        if self.options.features.is_on(GENERIC_WORKLOAD) {
-            pod_group_protection::spawn(&mut spawner);
+        let features = &self.options.features;
+        let groups = features.is_on(GENERIC_WORKLOAD).then(|| spawner.informer());
+        if let Some(groups) = &groups {
+            pod_group_protection::spawn(&mut spawner, groups);
         }
+        let groups = groups.filter(|_| features.is_on(WORKLOAD_CLAIMS));
         policy_status::spawn(&mut spawner);
         replicaset::spawn(&mut spawner);
         deployment::spawn(&mut spawner);
@@ -220,11 +224,18 @@ impl Controllers {
         endpoint_slices::spawn(&mut spawner);
         load_balancer::spawn(&mut spawner, self.options.load_balancing);
         unserved::spawn(&mut spawner);
-        let claims = resourceclaim::spawn(&mut spawner);
+        let claims = resourceclaim::spawn(&mut spawner, groups);
         resource_quota::spawn(&mut spawner, &claims);
         let slices = resourceclaim::watch_slices(&mut spawner);
         let rules = spawner.informer();
-        device_taint_eviction::spawn(&mut spawner, claims.clone(), slices.clone(), rules.clone());
+        let consumers = ClaimConsumers::from(&self.options.features);
+        device_taint_eviction::spawn(
+            &mut spawner,
+            claims.clone(),
+            slices.clone(),
+            rules.clone(),
+            consumers,
+        );
         resourcepool_status::spawn(&mut spawner, claims, slices, rules);
         if !self.options.dns_addresses.is_empty() {
             cluster_dns::spawn(&mut spawner, self.options.dns_addresses);

@@ -18,15 +18,14 @@ struct ProtectedGroups {
     groups: Informer<PodGroup>,
 }
 
-pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+pub(crate) fn spawn(spawner: &mut Spawner<'_>, groups: &Informer<PodGroup>) {
     let informers = spawner.informers.clone();
-    let groups: Informer<PodGroup> = spawner.informer();
     let queue = spawner.controller(ProtectedGroups {
         client: spawner.client.clone(),
         informers: informers.clone(),
         groups: groups.clone(),
     });
-    spawner.feed(&groups, &queue, |group: &PodGroup| {
+    spawner.feed(groups, &queue, |group: &PodGroup| {
         vec![ObjectKey::of(group)]
     });
     spawner.feed(&informers.pods, &queue, |pod: &Pod| {

@@ -2,20 +2,27 @@
 //! scheduler, and given back when nobody uses them any more.
 
 mod classic;
+mod groups;
+mod made;
 mod plan;
 mod written;
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none, gone_is_none};
-use crate::pod_control::{controller_of, node_of};
+use crate::pod_control::{controller_key, controller_of, node_of};
 use async_trait::async_trait;
 use classic::{Classic, OfClassicClaims};
+use davit_api::resource_claims::{
+    ClaimConsumers, group_consumer, is_of_group, is_pod, is_pod_group, pod_consumer,
+};
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
 use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
 use k8s_openapi::api::resource::v1::{
     Device, ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate, ResourceSlice,
 };
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::watcher;
+use made::ClaimOwner;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +30,9 @@ use written::Written;
 
 /// The finalizer of claims that the scheduler allocated.
 pub(crate) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
-/// On claims made from a template: the pod's name for the claim.
+/// On claims made from a template: the pod's or group's name for the claim.
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
-/// The field manager of the pod's list of claims.
+/// The field manager of the pod's and the group's list of claims.
 const MANAGER: &str = "ResourceClaimController";
 /// How many names of a claim may belong to others.
 const NAME_ATTEMPTS: u8 = 3;
@@ -38,6 +45,8 @@ struct Known {
     pods: Informer<Pod>,
     claims: Informer<ResourceClaim>,
     templates: Informer<ResourceClaimTemplate>,
+    /// None where claims are for pods alone.
+    groups: Option<Informer<PodGroup>>,
     classic: Classic,
     written_pods: Written<Pod>,
     written_claims: Written<ResourceClaim>,
@@ -45,11 +54,90 @@ struct Known {
 
 impl Known {
     fn is_synced(&self) -> bool {
-        self.claims.is_synced() && self.templates.is_synced() && self.classic.is_synced()
+        self.claims.is_synced()
+            && self.templates.is_synced()
+            && self.classic.is_synced()
+            && self.groups.as_ref().is_none_or(Informer::is_synced)
+    }
+
+    fn consumers(&self) -> ClaimConsumers {
+        match self.groups {
+            Some(_) => ClaimConsumers::PodsAndGroups,
+            None => ClaimConsumers::Pods,
+        }
+    }
+
+    /// The group with which a pod may share claims.
+    fn group_of(&self, pod: &Pod) -> PodsGroup {
+        let Some((groups, name)) = self.groups.as_ref().zip(self.consumers().group_of(pod)) else {
+            return PodsGroup::None;
+        };
+        let group = groups.get(pod.metadata.namespace.as_deref(), name);
+        group.map_or(PodsGroup::Unknown, PodsGroup::Known)
+    }
+
+    /// Makes a claim, or finds that it has been made: the informers may not have shown that yet.
+    async fn make(
+        &self,
+        owner: &ClaimOwner,
+        entry: &str,
+        template: &ResourceClaimTemplate,
+    ) -> Result<String, Error> {
+        let namespace = &owner.namespace;
+        let api = self.api(namespace);
+        for attempt in 0..NAME_ATTEMPTS {
+            let claim = made::from_template(owner, entry, template, attempt);
+            let name = claim.metadata.name.clone().unwrap_or_default();
+            let what = || format!("create claim {namespace}/{name} for {entry}");
+            let created = api.create(&PostParams::default(), &claim).await;
+            if exists_is_none(created).context(what)?.is_some() {
+                return Ok(name);
+            }
+            let found = gone_is_none(api.get(&name).await).context(what)?;
+            match found.filter(|claim| owner.owns(claim)) {
+                Some(claim) if claim.metadata.deletion_timestamp.is_none() => return Ok(name),
+                Some(_) => {
+                    return Err(Error::Invalid(format!(
+                        "resource claim {namespace}/{name} is being deleted"
+                    )));
+                }
+                // The name is another's.
+                None => {}
+            }
+        }
+        Err(Error::Invalid(format!(
+            "no name is free for the claim of {entry}"
+        )))
+    }
+
+    /// The claim that was made for an entry of an owner, as far as the informers show.
+    fn made_for(&self, owner: &ClaimOwner, entry: &str) -> Option<String> {
+        let made = self.claims.list_indexed(owner.uid());
+        let made = made.iter().map(AsRef::as_ref);
+        made::made_for(made, owner, entry).map(str::to_owned)
     }
 
     fn api(&self, namespace: &str) -> kube::Api<ResourceClaim> {
         kube::Api::namespaced(self.client.clone(), namespace)
+    }
+}
+
+/// The group that a pod shares claims with.
+enum PodsGroup {
+    /// There is none, or groups have no claims.
+    None,
+    /// It is not there, or not yet: what of the pod's claims is the group's is not known.
+    Unknown,
+    Known(Arc<PodGroup>),
+}
+
+impl PodsGroup {
+    /// The group, if it lists this entry of the pod.
+    fn that_lists(&self, entry: &PodResourceClaim) -> Option<&Arc<PodGroup>> {
+        match self {
+            Self::Known(group) if is_of_group(group, entry) => Some(group),
+            _ => None,
+        }
     }
 }
 
@@ -77,12 +165,16 @@ pub(crate) fn watch_slices(spawner: &mut Spawner<'_>) -> Informer<ResourceSlice>
     )
 }
 
-/// Starts the controller; the informer of the claims is shared with others.
-pub(crate) fn spawn(spawner: &mut Spawner<'_>) -> Informer<ResourceClaim> {
+/// Starts the controller; the informer of the claims is shared with others. With an informer of groups it looks after the
+/// claims of groups, too.
+pub(crate) fn spawn(
+    spawner: &mut Spawner<'_>,
+    groups: Option<Informer<PodGroup>>,
+) -> Informer<ResourceClaim> {
     let claims = Informer::spawn_indexed(
         kube::Api::all(spawner.client.clone()),
         watcher::Config::default(),
-        |claim: &ResourceClaim| pod_of(claim).map(str::to_owned),
+        |claim: &ResourceClaim| made::owner_of(claim).map(str::to_owned),
         spawner.tasks.set(),
         spawner.cancel.clone(),
     );
@@ -91,6 +183,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) -> Informer<ResourceClaim> {
         pods: spawner.informers.pods.clone(),
         templates: spawner.informer(),
         claims: claims.clone(),
+        groups,
         classic: Classic::default(),
         written_pods: Written::new(&spawner.informers.pods),
         written_claims: Written::new(&claims),
@@ -98,7 +191,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) -> Informer<ResourceClaim> {
     let events = spawner.events("resource_claim");
     let pods = spawner.controller(OfPods {
         known: known.clone(),
-        events,
+        events: events.clone(),
     });
     let own = spawner.controller(OfClaims {
         known: known.clone(),
@@ -108,13 +201,16 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) -> Informer<ResourceClaim> {
         some.then(|| ObjectKey::of(pod)).into_iter().collect()
     });
     spawner.feed(&known.claims, &pods, |claim: &ResourceClaim| {
-        let owner = crate::pod_control::controller_key(&claim.metadata, "Pod");
+        let owner = controller_key(&claim.metadata, "Pod");
         owner.into_iter().collect()
     });
     spawner.feed(&known.claims, &own, |claim: &ResourceClaim| {
         vec![ObjectKey::of(claim)]
     });
     spawner.feed(&known.pods, &own, claims_of);
+    if let Some(groups) = known.groups.clone() {
+        groups::spawn(spawner, &known, &groups, events, (&pods, &own));
+    }
     let of_classic = spawner.controller(OfClassicClaims {
         client: known.client.clone(),
         pods: known.pods.clone(),
@@ -129,12 +225,6 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) -> Informer<ResourceClaim> {
     claims
 }
 
-/// The UID of the pod that a claim was made for.
-fn pod_of(claim: &ResourceClaim) -> Option<&str> {
-    let owner = controller_of(&claim.metadata).filter(|owner| owner.kind == "Pod")?;
-    Some(&owner.uid)
-}
-
 fn entries(pod: &Pod) -> impl Iterator<Item = &PodResourceClaim> {
     pod.spec.iter().flat_map(|s| &s.resource_claims).flatten()
 }
@@ -145,14 +235,25 @@ fn claims_of(pod: &Pod) -> Vec<ObjectKey> {
     let direct = entries(pod).filter_map(|e| e.resource_claim_name.clone());
     let made = status.iter().flat_map(|s| &s.resource_claim_statuses);
     let made = made.flatten().filter_map(|s| s.resource_claim_name.clone());
-    let extended = status.and_then(|s| s.extended_resource_claim_status.as_ref());
-    let extended = extended.map(|s| s.resource_claim_name.clone());
+    let extended = extended_claim_of(pod).map(str::to_owned);
     let namespace = pod.metadata.namespace.clone().unwrap_or_default();
     let key = |name| ObjectKey {
         namespace: namespace.clone(),
         name,
     };
     direct.chain(made).chain(extended).map(key).collect()
+}
+
+/// Whether a pod names a claim.
+pub(crate) fn uses(pod: &Pod, claim: &ResourceClaim) -> bool {
+    claims_of(pod).contains(&ObjectKey::of(claim))
+}
+
+/// The claim for the extended resources of a pod.
+fn extended_claim_of(pod: &Pod) -> Option<&str> {
+    let status = pod.status.as_ref()?;
+    let status = status.extended_resource_claim_status.as_ref()?;
+    Some(&status.resource_claim_name)
 }
 
 /// Makes the claims of pods.
@@ -179,6 +280,10 @@ impl Reconcile for OfPods {
         if plan::is_done(&pod) || pod.metadata.deletion_timestamp.is_some() {
             return Ok(Next::Wait);
         }
+        let group = known.group_of(&pod);
+        if matches!(group, PodsGroup::Unknown) {
+            return Ok(Next::Wait);
+        }
         let mut made = Vec::new();
         for entry in entries(&pod) {
             let Some(template) = &entry.resource_claim_template_name else {
@@ -187,11 +292,15 @@ impl Reconcile for OfPods {
             if plan::does_without(&pod, &entry.name) {
                 continue;
             }
-            match self.claim_for(&pod, entry, template).await {
+            let found = match group.that_lists(entry) {
+                Some(group) => Ok(self.claim_of_group(&pod, entry, group)),
+                None => self.claim_for(&pod, entry, template).await,
+            };
+            match found {
                 Ok(Some(name)) => {
                     made.push(json!({"name": entry.name, "resourceClaimName": name}));
                 }
-                // The names of classic claims follow from the pods'.
+                // The names of classic claims follow from the pods', and those of a group's may come.
                 Ok(None) => {}
                 Err(error) => {
                     let object = object_ref(&*pod);
@@ -203,7 +312,7 @@ impl Reconcile for OfPods {
             }
         }
         self.record(&pod, &made).await?;
-        self.reserve(&pod).await?;
+        self.reserve(&pod, &group).await?;
         Ok(Next::Wait)
     }
 }
@@ -216,6 +325,23 @@ fn reason(error: &Error) -> String {
 }
 
 impl OfPods {
+    /// The name of the claim that the pod's group has for an entry, once there is one.
+    fn claim_of_group(
+        &self,
+        pod: &Pod,
+        entry: &PodResourceClaim,
+        group: &PodGroup,
+    ) -> Option<String> {
+        let (known, owner) = (&self.known, ClaimOwner::group(group));
+        let named = plan::name_in_status(pod, &entry.name);
+        let named = named.filter(|name| {
+            let claim = known.claims.get(Some(&owner.namespace), name);
+            claim.is_some_and(|claim| owner.owns(&claim))
+        });
+        let made = || known.made_for(&owner, &entry.name);
+        named.map(str::to_owned).or_else(made)
+    }
+
     /// The name of the claim for an entry with a template; made now if there is none. None for a claim of the classic
     /// API, from a template of the classic API.
     async fn claim_for(
@@ -226,12 +352,11 @@ impl OfPods {
     ) -> Result<Option<String>, Error> {
         let known = &self.known;
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let owner = ClaimOwner::pod(pod);
         let named = plan::name_in_status(pod, &entry.name);
-        let mine = |claim: &ResourceClaim| pod_of(claim) == Some(uid);
         if let Some(name) = named {
             match known.claims.get(Some(namespace), name) {
-                Some(claim) if mine(&claim) => return Ok(Some(name.to_owned())),
+                Some(claim) if owner.owns(&claim) => return Ok(Some(name.to_owned())),
                 // A claim of this name that belongs to something else is not touched.
                 Some(_) => {
                     return Err(Error::Invalid(format!(
@@ -245,10 +370,8 @@ impl OfPods {
             return Ok(None);
         }
         // Made before, and the pod's status not written then.
-        let made = known.claims.list_indexed(uid);
-        let made = made.iter().map(AsRef::as_ref);
-        if let Some(name) = plan::made_for(made, namespace, &entry.name) {
-            return Ok(Some(name.to_owned()));
+        if let Some(name) = known.made_for(&owner, &entry.name) {
+            return Ok(Some(name));
         }
         let Some(found) = known.templates.get(Some(namespace), template) else {
             if let Some(found) = known.classic.template(namespace, template) {
@@ -259,42 +382,8 @@ impl OfPods {
                 "failed to create ResourceClaim: resourceclaimtemplate.resource.k8s.io \"{template}\" not found"
             )));
         };
-        self.make(pod, &entry.name, &found).await.map(Some)
-    }
-
-    /// Makes a claim, or finds that it has been made: the informers may not have shown that yet.
-    async fn make(
-        &self,
-        pod: &Pod,
-        entry: &str,
-        template: &ResourceClaimTemplate,
-    ) -> Result<String, Error> {
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let api = self.known.api(namespace);
-        for attempt in 0..NAME_ATTEMPTS {
-            let claim = plan::from_template(pod, entry, template, attempt);
-            let name = claim.metadata.name.clone().unwrap_or_default();
-            let what = || format!("create claim {namespace}/{name} for {entry}");
-            let created = api.create(&PostParams::default(), &claim).await;
-            if exists_is_none(created).context(what)?.is_some() {
-                return Ok(name);
-            }
-            let found = gone_is_none(api.get(&name).await).context(what)?;
-            let mine = found.filter(|claim| pod_of(claim) == pod.metadata.uid.as_deref());
-            match mine {
-                Some(claim) if claim.metadata.deletion_timestamp.is_none() => return Ok(name),
-                Some(_) => {
-                    return Err(Error::Invalid(format!(
-                        "resource claim {namespace}/{name} is being deleted"
-                    )));
-                }
-                // The name is another's.
-                None => {}
-            }
-        }
-        Err(Error::Invalid(format!(
-            "no name is free for the claim of {entry}"
-        )))
+        let made = known.make(&owner, &entry.name, &found).await;
+        made.map(Some)
     }
 
     /// Writes the names into the pod's status, if they are not there.
@@ -324,24 +413,41 @@ impl OfPods {
         Ok(())
     }
 
-    /// A pod that was put on its node past the scheduler gets a reservation for claims that are allocated.
-    async fn reserve(&self, pod: &Pod) -> Result<(), Error> {
+    /// A pod that was put on its node past the scheduler gets a reservation for claims that are allocated, or its group does.
+    async fn reserve(&self, pod: &Pod, group: &PodsGroup) -> Result<(), Error> {
         if node_of(pod).is_none() {
             return Ok(());
         }
-        for key in claims_of(pod) {
-            let Some(claim) = self.known.claims.get(Some(&key.namespace), &key.name) else {
-                continue;
-            };
-            let Some(claim) = plan::with_reservation(&claim, pod) else {
-                continue;
-            };
-            let api = self.known.api(&key.namespace);
-            let params = PostParams::default();
-            let written = api.replace_status(&key.name, &params, &claim);
-            let what = || format!("reserve claim {key} for its pod");
-            gone_is_none(written.await).context(what)?;
+        for entry in entries(pod) {
+            let group = group.that_lists(entry);
+            let consumer = group.map_or_else(|| pod_consumer(pod), |group| group_consumer(group));
+            let direct = entry.resource_claim_name.as_deref();
+            if let Some(name) = direct.or_else(|| plan::name_in_status(pod, &entry.name)) {
+                self.reserve_one(pod, name, consumer).await?;
+            }
         }
+        if let Some(extended) = extended_claim_of(pod) {
+            self.reserve_one(pod, extended, pod_consumer(pod)).await?;
+        }
+        Ok(())
+    }
+
+    async fn reserve_one(
+        &self,
+        pod: &Pod,
+        name: &str,
+        consumer: ResourceClaimConsumerReference,
+    ) -> Result<(), Error> {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let claim = self.known.claims.get(Some(namespace), name);
+        let Some(claim) = claim.and_then(|claim| plan::with_reservation(&claim, consumer)) else {
+            return Ok(());
+        };
+        let api = self.known.api(namespace);
+        let params = PostParams::default();
+        let written = api.replace_status(name, &params, &claim);
+        let what = || format!("reserve claim {namespace}/{name} for its pod");
+        gone_is_none(written.await).context(what)?;
         Ok(())
     }
 }
@@ -429,12 +535,12 @@ impl OfClaims {
         key: &ObjectKey,
         user: &ResourceClaimConsumerReference,
     ) -> Result<Consumer, Error> {
-        let core = user.api_group.as_deref().unwrap_or_default().is_empty();
-        if !core || user.resource != "pods" {
-            return Err(Error::Invalid(format!(
-                "claim {key} is reserved for a {} ({}), which is not supported",
-                user.resource, user.name
-            )));
+        if let Some(groups) = self.known.groups.as_ref().filter(|_| is_pod_group(user)) {
+            return self.state_of_group(key, user, groups).await;
+        }
+        if !is_pod(user) {
+            // Whoever reserved it for something else takes that away.
+            return Ok(Consumer::Uses);
         }
         let same = |pod: &Pod| pod.metadata.uid.as_deref() == Some(&*user.uid);
         let known = self.known.pods.get(Some(&key.namespace), &user.name);
@@ -457,6 +563,33 @@ impl OfClaims {
             .map_or(Consumer::Gone, |pod| Consumer::of(&pod)))
     }
 
+    /// What became of a consumer that is a group.
+    async fn state_of_group(
+        &self,
+        key: &ObjectKey,
+        user: &ResourceClaimConsumerReference,
+        groups: &Informer<PodGroup>,
+    ) -> Result<Consumer, Error> {
+        let same = |group: &PodGroup| group.metadata.uid.as_deref() == Some(&*user.uid);
+        let known = groups.get(Some(&key.namespace), &user.name);
+        if known.is_some_and(|group| same(&group)) {
+            return Ok(Consumer::Uses);
+        }
+        if groups.has_gone(Some(&key.namespace), &user.name, &user.uid) {
+            return Ok(Consumer::Gone);
+        }
+        let client = self.known.client.clone();
+        let api: kube::Api<PodGroup> = kube::Api::namespaced(client, &key.namespace);
+        let group = api.get_opt(&user.name).await;
+        let what = || format!("look for group {} that uses claim {key}", user.name);
+        let is_there = group.context(what)?.is_some_and(|group| same(&group));
+        Ok(if is_there {
+            Consumer::Uses
+        } else {
+            Consumer::Gone
+        })
+    }
+
     /// Whether the pod that the claim was made for has ended, was replaced, or is among those that are `gone` for sure. One of
     /// which nothing is known is left to garbage collection.
     fn is_orphan(&self, claim: &ResourceClaim, gone: &[String]) -> bool {
@@ -472,7 +605,7 @@ impl OfClaims {
     }
 }
 
-/// What became of a pod that a claim is reserved for.
+/// What became of a pod or group that a claim is reserved for.
 enum Consumer {
     /// It is there and may use the claim.
     Uses,

@@ -35,6 +35,7 @@ use crate::status_manager::StatusManager;
 use crate::users::UserRanges;
 use crate::worker_input::WorkerInputs;
 use davit_api::features::LIST_ACTIVE;
+use davit_api::resource_claims::ClaimConsumers;
 use davit_client::{EventRecorder, Informer};
 use davit_containermanager::compute::PinnedContainer;
 use davit_containermanager::dra::{self, ApiClaims};
@@ -452,6 +453,7 @@ fn dra_options(client: &kube::Client, options: &NodeOptions) -> dra::Options {
     let api = ApiClaims::new(client.clone(), node_name.clone());
     dra::Options {
         patience: options.driver_patience,
+        consumers: ClaimConsumers::from(&options.features),
         ..dra::Options::new(Arc::new(api), node_name)
     }
 }

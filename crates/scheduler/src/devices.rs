@@ -8,6 +8,7 @@ use std::sync::Arc;
 use davit_allocator::{
     Answers, Class, Classes, Inventory, Picture, Selectors, Slice, TaintRule, Usage,
 };
+use davit_api::resource_claims::ClaimConsumers;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use parking_lot::Mutex;
@@ -21,6 +22,7 @@ pub struct Devices {
     answers: Arc<Answers>,
     selectors: Arc<Selectors>,
     classic: Classic,
+    consumers: ClaimConsumers,
 }
 
 impl fmt::Debug for Devices {
@@ -89,7 +91,19 @@ impl Devices {
             answers,
             selectors,
             classic: Classic::default(),
+            consumers: ClaimConsumers::default(),
         }
+    }
+
+    /// The same where claims are for these consumers; by default they are for pods.
+    #[must_use]
+    pub fn for_consumers(self, consumers: ClaimConsumers) -> Self {
+        Self { consumers, ..self }
+    }
+
+    /// For whom claims are made and reserved.
+    pub(crate) fn consumers(&self) -> ClaimConsumers {
+        self.consumers
     }
 
     /// What is known of the classic API's claims.

@@ -118,7 +118,10 @@ impl GroupCycle<'_> {
     /// Decides about these pods of one group, in this order.
     pub fn decide(mut self, members: Vec<Taken>) -> GroupDecision {
         let mut trial = Trial::default();
-        let shared = GroupAllocations::default();
+        let runs = members
+            .first()
+            .is_some_and(|taken| self.groups.size(&taken.pod).scheduled > 0);
+        let shared = GroupAllocations::new(runs);
         let mut failed = None;
         let mut members = members.into_iter();
         while let Some(taken) = members.next() {

@@ -121,7 +121,8 @@ pub(crate) fn built_in(
             Some(PluginArgs::NodeResourcesBalancedAllocation(args)),
         ) => Arc::new(BalancedAllocation::new(args)),
         ("DynamicResources", Some(PluginArgs::DynamicResources(args))) => {
-            Arc::new(DynamicResources::new(client, devices, args.into()))
+            let plugin = DynamicResources::new(client, devices, args.into());
+            Arc::new(plugin.with_groups(handle.pod_groups.clone()))
         }
         ("ClassicDynamicResources", _) => Arc::new(ClassicResources::new(client, devices)),
         ("NodeResourceTopologyMatch", _) => Arc::new(NodeResourceTopology::new(

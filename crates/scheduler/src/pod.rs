@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{
     Container, Pod, PodAffinityTerm, PodSpec, Toleration, TopologySpreadConstraint,
     WeightedPodAffinityTerm,
 };
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 
 use davit_volume::pod::claims_of;
 
@@ -338,6 +339,14 @@ impl PodInfo {
         for t in tolerations {
             signature.add(&(&t.key, &t.operator, &t.value, &t.effect));
         }
+    }
+
+    /// Whether the pod names this group.
+    pub(crate) fn belongs_to(&self, group: &PodGroup) -> bool {
+        let meta = &group.metadata;
+        meta.namespace.as_deref() == Some(&*self.namespace)
+            && meta.name.is_some()
+            && meta.name.as_deref() == self.pod_group.as_deref()
     }
 
     /// Which scheduler the pod is for.

@@ -22,6 +22,7 @@ use std::time::Duration;
 use davit_allocator::Selectors;
 use davit_api::classic::{PodScheduling, ResourceClaim as ClassicClaim, ResourceClass};
 use davit_api::features::{Features, GENERIC_WORKLOAD};
+use davit_api::resource_claims::ClaimConsumers;
 use davit_client::{Change, EventRecorder, Feed, Informer, Subscription};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -177,7 +178,8 @@ impl Scheduler {
             tracing::warn!("scheduler configuration: {warning}");
         }
         let metrics = options.metrics.clone();
-        let devices = Devices::new(Arc::new(Selectors::kubernetes()));
+        let consumers = ClaimConsumers::from(&options.features);
+        let devices = Devices::new(Arc::new(Selectors::kubernetes())).for_consumers(consumers);
         let mut handle = FrameworkHandle::new("", Some(client.clone()), devices);
         handle.extenders = Extenders::new(&configuration.extenders, metrics.clone())?;
         let mut list = options.profiles.clone();

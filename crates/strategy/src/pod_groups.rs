@@ -46,7 +46,26 @@ impl Strategy for PodGroupRules {
         let conditions = list_at(new, &["status", "conditions"]);
         let path = Path::new("status").child("conditions");
         status_conditions::validate(conditions, &path, &mut errors);
+        let claims = list_at(new, &["spec", "resourceClaims"]);
+        let statuses = list_at(new, &["status", "resourceClaimStatuses"]);
+        let path = Path::new("status").child("resourceClaimStatuses");
+        claim_statuses(statuses, claims, &path, &mut errors);
         errors
+    }
+}
+
+/// Each is of a claim that the group lists.
+fn claim_statuses(statuses: &[Value], claims: &[Value], path: &Path, errors: &mut ErrorList) {
+    let mut seen = HashSet::new();
+    for (i, status) in statuses.iter().enumerate() {
+        let (name, path) = (str_at(status, &["name"]), path.index(i));
+        if !seen.insert(name) {
+            errors.push(FieldError::duplicate(&path, name));
+        }
+        if claims.iter().all(|claim| str_at(claim, &["name"]) != name) {
+            let why = "must match the name of an entry in `spec.resourceClaims`";
+            errors.push(FieldError::invalid(&path.child("name"), name, why));
+        }
     }
 }
 
@@ -109,6 +128,20 @@ fn group(spec: &Value, path: &Path, errors: &mut ErrorList) {
         let path = at_policy.child("gang").child("minCount");
         errors.push(FieldError::required(&path, ""));
     }
+    let (claims, path) = (
+        list_at(spec, &["resourceClaims"]),
+        path.child("resourceClaims"),
+    );
+    let mut seen = HashSet::new();
+    for (i, claim) in claims.iter().enumerate() {
+        let (name, path) = (str_at(claim, &["name"]), path.index(i));
+        if !seen.insert(name) {
+            errors.push(FieldError::duplicate(&path, name));
+        }
+        let ways = ["resourceClaimName", "resourceClaimTemplateName"];
+        one_of(claim, &ways, &path, errors);
+        required(claim, "name", &path, errors);
+    }
 }
 
 /// Exactly one of these fields has to be there.
@@ -169,6 +202,57 @@ mod tests {
         assert_eq!(
             faults("PodGroup", &template),
             ["spec.podGroupTemplateRef: Invalid value: \"\": must specify one of: `workload`"]
+        );
+    }
+
+    #[test]
+    fn claims_of_a_group_name_one_thing_each() {
+        let of = |claims: serde_json::Value| {
+            let spec = json!({"schedulingPolicy": {"basic": {}}, "resourceClaims": claims});
+            faults("PodGroup", &spec)
+        };
+        let named = |name: &str| json!({"name": name, "resourceClaimName": "c"});
+        let made = json!({"name": "made", "resourceClaimTemplateName": "t"});
+        assert!(of(json!([named("a"), named("b"), made])).is_empty());
+        assert_eq!(
+            of(json!([named("a"), named("a")])),
+            ["spec.resourceClaims[1]: Duplicate value: \"a\""]
+        );
+        let both = json!({"name": "a", "resourceClaimName": "c", "resourceClaimTemplateName": "t"});
+        assert_eq!(
+            of(json!([{"name": "a"}, both]))[0],
+            "spec.resourceClaims[0]: Invalid value: \"\": must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
+        );
+        assert_eq!(
+            of(json!([{"resourceClaimName": "c"}])),
+            ["spec.resourceClaims[0].name: Required value"]
+        );
+    }
+
+    #[test]
+    fn a_status_tells_of_claims_that_the_group_lists() {
+        let strategy = crate::strategy("scheduling.k8s.io", "v1alpha2", "PodGroup");
+        let group = |statuses: serde_json::Value| {
+            json!({"metadata": {"name": "x", "namespace": "default", "resourceVersion": "1"}, "spec": {
+                "schedulingPolicy": {"basic": {}}, "resourceClaims": [{"name": "a", "resourceClaimTemplateName": "t"}]},
+                "status": {"resourceClaimStatuses": statuses}})
+        };
+        let of = |statuses: serde_json::Value| {
+            let errors = strategy.validate_status_update(&group(statuses), &group(json!([])));
+            let texts = errors.iter().map(ToString::to_string);
+            texts.collect::<Vec<_>>()
+        };
+        let told = |name: &str| json!({"name": name, "resourceClaimName": "c"});
+        assert!(of(json!([told("a")])).is_empty() && of(json!([{"name": "a"}])).is_empty());
+        assert_eq!(
+            of(json!([told("b")])),
+            [
+                "status.resourceClaimStatuses[0].name: Invalid value: \"b\": must match the name of an entry in `spec.resourceClaims`"
+            ]
+        );
+        assert_eq!(
+            of(json!([told("a"), told("a")])),
+            ["status.resourceClaimStatuses[1]: Duplicate value: \"a\""]
         );
     }
 

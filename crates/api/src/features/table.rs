@@ -3,7 +3,7 @@
 
 use super::{
     EXTENDED_RESOURCE, Effect, GANG_SCHEDULING, GENERIC_WORKLOAD, GRANULAR_STATUS, Gate,
-    LIST_ACTIVE, LIST_ATTRIBUTES, Stage, UNTHROTTLED,
+    LIST_ACTIVE, LIST_ATTRIBUTES, Stage, UNTHROTTLED, WORKLOAD_CLAIMS,
 };
 
 /// What can be switched.
@@ -134,7 +134,7 @@ pub(super) const GATES: &[Gate] = &[
     gate(GRANULAR_STATUS, Stage::Beta, true),
     built_in("DRAResourcePoolStatus", Stage::Alpha),
     built_in("DRASchedulerFilterTimeout", Stage::Beta),
-    missing("DRAWorkloadResourceClaims", Stage::Alpha, false),
+    gate(WORKLOAD_CLAIMS, Stage::Alpha, false),
     inner("DeclarativeValidation", Stage::Ga, true),
     inner("DeclarativeValidationBeta", Stage::Beta, true),
     inner("DeclarativeValidationTakeover", Stage::Deprecated, false),

@@ -93,6 +93,45 @@ async fn groups_are_judged_and_never_change() {
 }
 
 #[tokio::test]
+async fn claims_of_a_group_are_kept_with_their_gate() {
+    let gates = "GenericWorkload=true,DRAWorkloadResourceClaims=true";
+    let c = cluster(gates, "scheduling.k8s.io/v1alpha2=true").await;
+    let claims = json!([{"name": "c", "resourceClaimTemplateName": "t"}]);
+    let group = |claims: &serde_json::Value| {
+        json!({"metadata": {"name": "g"}, "spec": {
+            "schedulingPolicy": {"basic": {}}, "resourceClaims": claims}})
+    };
+    let made = c.post(GROUPS, &group(&claims)).await.ok(201);
+    assert_eq!(made["spec"]["resourceClaims"], claims);
+    let five: Vec<_> = (0..5)
+        .map(|i| json!({"name": format!("c{i}"), "resourceClaimName": "x"}))
+        .collect();
+    let refused = c.post(GROUPS, &group(&json!(five))).await.ok(422);
+    let message = refused["message"].as_str().unwrap();
+    assert!(
+        message.contains("spec.resourceClaims: Too many: 5: must have at most 4 items"),
+        "{message}"
+    );
+    let path = format!("{GROUPS}/g");
+    let changed = json!({"spec": {"resourceClaims": [{"name": "d", "resourceClaimName": "x"}]}});
+    let refused = c.patch(&path, "merge", &changed).await.ok(422);
+    let message = refused["message"].as_str().unwrap();
+    assert!(
+        message.contains("spec.resourceClaims: Invalid value")
+            && message.contains("field is immutable"),
+        "{message}"
+    );
+    let told = |name: &str| json!({"status": {"resourceClaimStatuses": [{"name": name, "resourceClaimName": "g-c-x"}]}});
+    let path = format!("{path}/status");
+    let written = c.patch(&path, "merge", &told("c")).await.ok(200);
+    assert_eq!(
+        written["status"]["resourceClaimStatuses"][0]["resourceClaimName"],
+        "g-c-x"
+    );
+    c.patch(&path, "merge", &told("d")).await.ok(422);
+}
+
+#[tokio::test]
 async fn a_group_is_made_from_a_template_that_exists() {
     let c = with_groups().await;
     let templates: Vec<_> = (0..9)

@@ -4,6 +4,7 @@ use super::Error;
 use super::api::ClassicClaim;
 use super::pod;
 use crate::allocation::{ClaimDriver, ClaimHold, ClaimName, PodName};
+use davit_api::resource_claims::ClaimConsumers;
 use k8s_openapi::api::core::v1::{NodeSelector, Pod, PodResourceClaim};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use std::collections::BTreeMap;
@@ -72,20 +73,13 @@ pub(super) fn structured(
     pod: &Pod,
     entry: &Entry,
     claim: &ResourceClaim,
-    node: &str,
+    (node, consumers): (&str, ClaimConsumers),
     now: i64,
 ) -> Result<ClaimHold, Error> {
     let uid = claim.metadata.uid.clone().unwrap_or_default();
-    let owners = claim.metadata.owner_references.iter().flatten();
-    let owned = owners
-        .filter(|o| o.controller == Some(true))
-        .any(|o| o.uid == pod::uid(pod));
     let status = claim.status.as_ref();
-    let consumers = status.and_then(|s| s.reserved_for.as_ref());
-    let reserved = consumers
-        .into_iter()
-        .flatten()
-        .any(|c| c.uid == pod::uid(pod));
+    let owned = consumers.is_made_for(claim, pod);
+    let reserved = consumers.is_reserved_for(claim, pod);
     may_use(pod, entry, &uid, owned, reserved)?;
     let allocation = status
         .and_then(|s| s.allocation.as_ref())
@@ -205,7 +199,7 @@ mod tests {
 
     fn claim(change: impl FnOnce(&mut serde_json::Value)) -> ResourceClaim {
         let mut value = json!({
-            "metadata": {"name": "p-made-x", "uid": "c-1", "ownerReferences": [
+            "metadata": {"name": "p-made-x", "namespace": "ns", "uid": "c-1", "ownerReferences": [
                 {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "pod-1", "controller": true}]},
             "spec": {},
             "status": {
@@ -241,7 +235,8 @@ mod tests {
     #[test]
     fn item_106_who_may_use_a_claim() {
         let (pod, made) = (pod(), entries(&pod()).remove(1));
-        let check = |claim: &ResourceClaim| structured(&pod, &made, claim, "n", 0);
+        let check =
+            |claim: &ResourceClaim| structured(&pod, &made, claim, ("n", ClaimConsumers::Pods), 0);
         let hold = check(&claim(|_| {})).unwrap();
         assert_eq!(hold.drivers.keys().collect::<Vec<_>>(), ["a.dev", "b.dev"]);
         let unreserved = check(&claim(|c| c["status"]["reservedFor"] = json!([])));
@@ -256,8 +251,35 @@ mod tests {
         );
         let pending = check(&claim(|c| c["status"]["allocation"] = json!(null)));
         assert!(matches!(pending, Err(Error::NotAllocated(_))));
-        let other = structured(&pod, &made, &claim(|_| {}), "other", 0);
+        let other = structured(
+            &pod,
+            &made,
+            &claim(|_| {}),
+            ("other", ClaimConsumers::Pods),
+            0,
+        );
         assert!(matches!(other, Err(Error::OtherNode { .. })));
+    }
+
+    /// KEP-5729.
+    #[test]
+    fn pods_use_what_was_made_and_reserved_for_their_group() {
+        let (mut pod, made) = (pod(), entries(&pod()).remove(1));
+        let of_group = claim(|c| {
+            let group = "scheduling.k8s.io";
+            let meta = json!({"apiVersion": format!("{group}/v1alpha2"), "kind": "PodGroup",
+                "name": "g", "uid": "g-1", "controller": true});
+            c["metadata"]["ownerReferences"] = json!([meta]);
+            c["status"]["reservedFor"] =
+                json!([{"apiGroup": group, "resource": "podgroups", "name": "g", "uid": "g-1"}]);
+        });
+        let check = |pod: &Pod, who| structured(pod, &made, &of_group, ("n", who), 0);
+        let (alone, grouped) = (ClaimConsumers::Pods, ClaimConsumers::PodsAndGroups);
+        assert!(matches!(check(&pod, grouped), Err(Error::NotOwner { .. })));
+        pod.spec.as_mut().unwrap().scheduling_group =
+            serde_json::from_value(json!({"podGroupName": "g"})).unwrap();
+        check(&pod, grouped).unwrap();
+        assert!(matches!(check(&pod, alone), Err(Error::NotOwner { .. })));
     }
 
     #[test]

@@ -121,11 +121,16 @@ impl Manager {
         pod: &Pod,
         entry: &Entry,
     ) -> Result<Option<AllocationResult>, String> {
-        let (api, node) = (&self.options.api, &self.options.node_name);
-        let Some(claim) = api.claim(pod::namespace(pod), &entry.claim).await? else {
+        let place = (&*self.options.node_name, self.options.consumers);
+        let Some(claim) = self
+            .options
+            .api
+            .claim(pod::namespace(pod), &entry.claim)
+            .await?
+        else {
             return Ok(None);
         };
-        match claims::structured(pod, entry, &claim, node, Timestamp::now().as_millisecond()) {
+        match claims::structured(pod, entry, &claim, place, Timestamp::now().as_millisecond()) {
             Ok(_) => Ok(claim.status.and_then(|s| s.allocation)),
             Err(error @ (Error::NotAllocated(_) | Error::NotReserved { .. })) => {
                 Err(error.to_string())

@@ -1,6 +1,8 @@
 //! Which pods are to be evicted when, without any call.
 
 use davit_allocator::{Effect, Taint, TaintRule, Toleration};
+use davit_api::resource_claims::{is_pod, is_pod_group};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{
     DeviceRequestAllocationResult, DeviceTaint, ResourceClaim, ResourceSlice, ResourceSliceSpec,
 };
@@ -20,6 +22,9 @@ pub(super) struct Eviction {
     /// The rules that ask for it; empty if the driver itself tainted the device.
     pub(super) rules: Vec<String>,
 }
+
+/// The pods of a group, by its name, that use a claim of it.
+pub(super) type Members<'a> = &'a dyn Fn(&ResourceClaim, &str) -> Vec<Arc<Pod>>;
 
 /// A taint that evicts, where it comes from and since when it is there.
 struct Cause {
@@ -103,6 +108,7 @@ pub(super) fn evictions(
     claims: &[Arc<ResourceClaim>],
     slices: &[Arc<ResourceSlice>],
     rules: &[Arc<DeviceTaintRule>],
+    members: Members<'_>,
 ) -> Vec<Eviction> {
     // Looked at again and again in large clusters, of whose devices few are tainted, and mostly none.
     let is_tainted = |slice: &Arc<ResourceSlice>| {
@@ -154,12 +160,11 @@ pub(super) fn evictions(
             let Some((at, rules)) = end(result, &causes) else {
                 continue;
             };
-            let users = claim.status.iter().flat_map(|s| &s.reserved_for).flatten();
-            for user in users.filter(|u| u.resource == "pods") {
-                let entry = out.entry(user.uid.clone()).or_insert_with(|| Eviction {
+            for (pod, uid) in users(claim, members) {
+                let entry = out.entry(uid.clone()).or_insert_with(|| Eviction {
                     namespace: claim.metadata.namespace.clone().unwrap_or_default(),
-                    pod: user.name.clone(),
-                    uid: user.uid.clone(),
+                    pod,
+                    uid,
                     at,
                     rules: Vec::new(),
                 });
@@ -173,6 +178,21 @@ pub(super) fn evictions(
     out.into_values().collect()
 }
 
+/// Names and UIDs of the pods that may use a claim.
+fn users(claim: &ResourceClaim, members: Members<'_>) -> Vec<(String, String)> {
+    let mut pods = Vec::new();
+    for user in claim.status.iter().flat_map(|s| &s.reserved_for).flatten() {
+        if is_pod(user) {
+            pods.push((user.name.clone(), user.uid.clone()));
+        } else if is_pod_group(user) {
+            let members = members(claim, &user.name);
+            let named = members.iter().map(|pod| &pod.metadata);
+            pods.extend(named.filter_map(|meta| meta.name.clone().zip(meta.uid.clone())));
+        }
+    }
+    pods
+}
+
 /// The condition of a rule.
 pub(super) fn condition(
     rule: &DeviceTaintRule,
@@ -180,6 +200,7 @@ pub(super) fn condition(
     evicted: usize,
     claims: &[Arc<ResourceClaim>],
     slices: &[Arc<ResourceSlice>],
+    members: Members<'_>,
 ) -> Condition {
     let name = rule.metadata.name.clone().unwrap_or_default();
     let pending = evictions.iter().filter(|e| e.rules.contains(&name)).count();
@@ -200,7 +221,7 @@ pub(super) fn condition(
             "no pod uses a device of the rule".to_owned(),
         ),
         "None" => {
-            let (devices, pods) = hits(rule, claims, slices);
+            let (devices, pods) = hits(rule, claims, slices, members);
             let text = format!(
                 "the effect None does not evict; with NoExecute {pods} pods would be evicted from {devices} devices"
             );
@@ -236,6 +257,7 @@ fn hits(
     rule: &DeviceTaintRule,
     claims: &[Arc<ResourceClaim>],
     slices: &[Arc<ResourceSlice>],
+    members: Members<'_>,
 ) -> (usize, usize) {
     let Some(compiled) = TaintRule::new(rule) else {
         return (0, 0);
@@ -245,7 +267,7 @@ fn hits(
     let mut evicting = rule.clone();
     "NoExecute".clone_into(&mut evicting.spec.taint.effect);
     let none: Vec<Arc<ResourceSlice>> = Vec::new();
-    let pods = evictions(claims, &none, &[Arc::new(evicting)]);
+    let pods = evictions(claims, &none, &[Arc::new(evicting)], members);
     let pods: BTreeSet<&str> = pods.iter().map(|e| e.uid.as_str()).collect();
     (selected.count(), pods.len())
 }
@@ -266,6 +288,34 @@ mod tests {
             "reservedFor": [{"resource": "pods", "name": "pod", "uid": "u"}]}})).unwrap())
     }
 
+    fn nobody(_: &ResourceClaim, _: &str) -> Vec<Arc<Pod>> {
+        Vec::new()
+    }
+
+    #[test]
+    fn a_group_with_a_tainted_device_loses_its_pods() {
+        let group = json!({"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "g"});
+        let mut shared = (*claim(json!([]))).clone();
+        let status = shared.status.as_mut().unwrap();
+        status.reserved_for = serde_json::from_value(json!([group])).unwrap();
+        let members = |claim: &ResourceClaim, group: &str| {
+            assert_eq!((claim.metadata.name.as_deref(), group), (Some("c"), "g"));
+            let pod = |name: &str| {
+                let meta = json!({"name": name, "namespace": "n", "uid": name});
+                Arc::new(serde_json::from_value(json!({ "metadata": meta })).unwrap())
+            };
+            vec![pod("a"), pod("b")]
+        };
+        let rules = [rule(json!({"driver": "d"}), "NoExecute")];
+        let (claims, slices) = ([Arc::new(shared)], [slice()]);
+        let evicted = evictions(&claims, &slices, &rules, &members);
+        let names: Vec<&str> = evicted.iter().map(|e| &*e.pod).collect();
+        assert_eq!(names, ["a", "b"]);
+        assert!(evicted.iter().all(|e| e.namespace == "n"));
+        let told = condition(&rules[0], &evicted, 0, &claims, &slices, &members);
+        assert!(told.message.starts_with("2 pods need to be evicted"));
+    }
+
     fn slice() -> Arc<ResourceSlice> {
         Arc::new(serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": {"driver": "d", "nodeName": "n",
             "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "x"}, {"name": "y"}]}})).unwrap())
@@ -276,7 +326,7 @@ mod tests {
     fn tolerations_delay_or_prevent() {
         let added: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let at = |rules: &[Arc<DeviceTaintRule>], tolerations| {
-            evictions(&[claim(tolerations)], &[slice()], rules)
+            evictions(&[claim(tolerations)], &[slice()], rules, &nobody)
                 .first()
                 .map(|e| (e.at.as_second() - added.as_second(), e.rules.clone()))
         };
@@ -328,8 +378,9 @@ mod tests {
             });
             Arc::new(claim)
         };
-        let evicts =
-            |slices: &[Arc<ResourceSlice>], claim| !evictions(&[claim], slices, &[]).is_empty();
+        let evicts = |slices: &[Arc<ResourceSlice>], claim| {
+            !evictions(&[claim], slices, &[], &nobody).is_empty()
+        };
         let own = tainted(json!("n"), 1);
         assert!(evicts(std::slice::from_ref(&own), on(Some("n"))));
         let other = tainted(json!("m"), i64::MAX);
@@ -354,6 +405,7 @@ mod tests {
             0,
             &claims,
             &slices,
+            &nobody,
         );
         assert_eq!(none.reason, "NoEffect");
         assert!(
@@ -363,13 +415,13 @@ mod tests {
             none.message
         );
         let rule = rule(json!({"driver": "d"}), "NoExecute");
-        let pending = evictions(&claims, &slices, std::slice::from_ref(&rule));
+        let pending = evictions(&claims, &slices, std::slice::from_ref(&rule), &nobody);
         assert_eq!(
-            condition(&rule, &pending, 0, &claims, &slices).reason,
+            condition(&rule, &pending, 0, &claims, &slices, &nobody).reason,
             "PodsPendingEviction"
         );
         assert_eq!(
-            condition(&rule, &[], 1, &claims, &slices).reason,
+            condition(&rule, &[], 1, &claims, &slices, &nobody).reason,
             "Completed"
         );
     }

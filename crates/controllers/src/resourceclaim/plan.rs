@@ -1,16 +1,11 @@
 //! What is to become of claims, without any call.
 
-use super::{FINALIZER, POD_CLAIM};
-use crate::deployment::short_hash;
+use super::{FINALIZER, made};
 use crate::pod_control::{is_terminal, node_of};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{
-    ResourceClaim, ResourceClaimConsumerReference, ResourceClaimStatus, ResourceClaimTemplate,
+    ResourceClaim, ResourceClaimConsumerReference, ResourceClaimStatus,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-
-/// Longest prefix of a generated name.
-const MOST_PREFIX: usize = 57;
 
 /// Whether the pod will never use its claims (again).
 pub(super) fn is_done(pod: &Pod) -> bool {
@@ -34,95 +29,21 @@ pub(super) fn does_without(pod: &Pod, entry: &str) -> bool {
         .is_some_and(|s| s.resource_claim_name.is_none())
 }
 
-/// The claim that was made for an entry of a pod, among those of the pod's UID. What others write into other namespaces, with the
-/// UID of this pod, is none of its.
-pub(super) fn made_for<'a>(
-    mut claims: impl Iterator<Item = &'a ResourceClaim>,
-    namespace: &str,
-    entry: &str,
-) -> Option<&'a str> {
-    let made = claims.find(|claim| {
-        let meta = &claim.metadata;
-        let annotations = meta.annotations.as_ref();
-        meta.namespace.as_deref() == Some(namespace)
-            && meta.deletion_timestamp.is_none()
-            && annotations
-                .and_then(|all| all.get(POD_CLAIM))
-                .is_some_and(|of| of == entry)
-    });
-    made?.metadata.name.as_deref()
-}
-
-/// `<pod>-<entry>-`; if that is too long both parts are shortened in proportion.
-fn generate_name(pod: &str, entry: &str) -> String {
-    let room = MOST_PREFIX - 2;
-    let (mut head, mut tail) = (pod.len(), entry.len());
-    let sum = head + tail;
-    if sum > room {
-        head = (room * head / sum).max(1);
-        tail = room - head;
-    }
-    let cut = |text: &str, n: usize| text.chars().take(n).collect::<String>();
-    format!("{}-{}-", cut(pod, head), cut(entry, tail))
-}
-
-/// The claim for an entry of a pod. Its name looks like a generated one and follows from the pod's uid, so that whoever
-/// makes it again, because nobody told him that it is there, finds it; `attempt` counts names that belong to others.
-pub(super) fn from_template(
-    pod: &Pod,
-    entry: &str,
-    template: &ResourceClaimTemplate,
-    attempt: u8,
-) -> ResourceClaim {
-    let meta = template.spec.metadata.clone().unwrap_or_default();
-    let name = pod.metadata.name.clone().unwrap_or_default();
-    let mut annotations = meta.annotations.unwrap_or_default();
-    annotations.insert(POD_CLAIM.to_owned(), entry.to_owned());
-    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    let told_apart = format!("{uid}/{entry}/{attempt}");
-    let prefix = generate_name(&name, entry);
-    ResourceClaim {
-        metadata: ObjectMeta {
-            name: Some(format!("{prefix}{}", short_hash(told_apart.bytes()))),
-            generate_name: Some(prefix),
-            namespace: pod.metadata.namespace.clone(),
-            labels: meta.labels,
-            annotations: Some(annotations),
-            // the scheduler would have to add it, with a write of its own, before it allocates
-            finalizers: Some(vec![FINALIZER.to_owned()]),
-            owner_references: Some(vec![OwnerReference {
-                api_version: "v1".to_owned(),
-                kind: "Pod".to_owned(),
-                uid: pod.metadata.uid.clone().unwrap_or_default(),
-                controller: Some(true),
-                block_owner_deletion: Some(true),
-                name,
-            }]),
-            ..ObjectMeta::default()
-        },
-        spec: template.spec.spec.clone(),
-        status: None,
-    }
-}
-
-/// The claim with a reservation for the pod; `None` if it is not allocated or has one.
-pub(super) fn with_reservation(claim: &ResourceClaim, pod: &Pod) -> Option<ResourceClaim> {
+/// The claim with a reservation for a consumer; `None` if it is not allocated or has one.
+pub(super) fn with_reservation(
+    claim: &ResourceClaim,
+    consumer: ResourceClaimConsumerReference,
+) -> Option<ResourceClaim> {
     let status = claim.status.as_ref()?;
     status.allocation.as_ref()?;
-    let uid = pod.metadata.uid.clone().unwrap_or_default();
     let mut users = status.reserved_for.iter().flatten();
-    if claim.metadata.deletion_timestamp.is_some() || users.any(|u| u.uid == uid) {
+    if claim.metadata.deletion_timestamp.is_some() || users.any(|u| u.uid == consumer.uid) {
         return None;
     }
     let mut claim = claim.clone();
     let status = claim.status.get_or_insert_default();
     let users = status.reserved_for.get_or_insert_default();
-    users.push(ResourceClaimConsumerReference {
-        api_group: None,
-        resource: "pods".to_owned(),
-        name: pod.metadata.name.clone().unwrap_or_default(),
-        uid,
-    });
+    users.push(consumer);
     Some(claim)
 }
 
@@ -134,7 +55,7 @@ pub(super) fn users(claim: &ResourceClaim) -> Vec<ResourceClaimConsumerReference
         .unwrap_or_default()
 }
 
-fn is_protected(claim: &ResourceClaim) -> bool {
+pub(super) fn is_protected(claim: &ResourceClaim) -> bool {
     let finalizers = claim.metadata.finalizers.iter().flatten();
     finalizers.into_iter().any(|f| f == FINALIZER)
 }
@@ -174,7 +95,7 @@ fn vanishes_unprotected(claim: &ResourceClaim) -> bool {
         && finalizers.is_some_and(|all| all.iter().all(|f| f == FINALIZER) && !all.is_empty())
 }
 
-/// Whether the finalizer has done its work, with the users that are left. Claims made for a pod keep it until they are deleted.
+/// Whether the finalizer has done its work, with the users that are left. Claims made for a pod or a group keep it until they are deleted.
 pub(super) fn drops_finalizer(
     claim: &ResourceClaim,
     users: &[ResourceClaimConsumerReference],
@@ -182,7 +103,7 @@ pub(super) fn drops_finalizer(
     if !is_protected(claim) || !users.is_empty() {
         return false;
     }
-    if claim.metadata.deletion_timestamp.is_none() && super::pod_of(claim).is_some() {
+    if claim.metadata.deletion_timestamp.is_none() && made::owner_of(claim).is_some() {
         return false;
     }
     let status = claim.status.as_ref();
@@ -192,6 +113,7 @@ pub(super) fn drops_finalizer(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use davit_api::resource_claims::pod_consumer;
     use serde_json::json;
 
     fn claim(status: serde_json::Value, protected: bool, deleted: bool) -> ResourceClaim {
@@ -208,19 +130,6 @@ mod tests {
 
     fn user(uid: &str) -> serde_json::Value {
         json!({"resource": "pods", "name": uid, "uid": uid})
-    }
-
-    #[test]
-    fn claims_of_other_namespaces_are_not_a_pods() {
-        let of = |namespace: &str, name: &str| -> ResourceClaim {
-            let annotations = json!({POD_CLAIM: "gpu"});
-            let meta = json!({"name": name, "namespace": namespace, "annotations": annotations});
-            serde_json::from_value(json!({"metadata": meta, "spec": {}})).unwrap()
-        };
-        let claims = [of("mallory", "theirs"), of("n", "own")];
-        assert_eq!(made_for(claims.iter(), "n", "gpu"), Some("own"));
-        assert_eq!(made_for(claims[..1].iter(), "n", "gpu"), None);
-        assert_eq!(made_for(claims.iter(), "n", "other"), None);
     }
 
     /// Checklist 93, 95.
@@ -275,61 +184,12 @@ mod tests {
         assert!(drops_finalizer(&claim(json!({}), true, false), &[]));
     }
 
-    #[test]
-    fn claims_of_pods_are_protected_from_their_beginning_to_their_end() {
-        let pod: Pod = serde_json::from_value(
-            json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}}),
-        )
-        .unwrap();
-        let mut made = from_template(&pod, "gpu", &ResourceClaimTemplate::default(), 0);
-        assert!(is_protected(&made) && !drops_finalizer(&made, &[]));
-        made.metadata.deletion_timestamp = claim(json!({}), true, true).metadata.deletion_timestamp;
-        assert!(drops_finalizer(&made, &[]));
-    }
-
-    /// Checklist 89, 90.
-    #[test]
-    fn claims_from_templates() {
-        let pod: Pod = serde_json::from_value(
-            json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}}),
-        )
-        .unwrap();
-        let template = serde_json::from_value(json!({"metadata": {"name": "t"}, "spec": {
-            "metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}},
-            "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "x"}}]}}}})).unwrap();
-        let made = from_template(&pod, "gpu", &template, 0);
-        assert_eq!(made.metadata.generate_name.as_deref(), Some("p-gpu-"));
-        let name = |entry: &str, attempt| {
-            let made = from_template(&pod, entry, &template, attempt);
-            made.metadata.name.unwrap()
-        };
-        assert!(name("gpu", 0).starts_with("p-gpu-"));
-        assert_eq!(name("gpu", 0), name("gpu", 0), "made twice it is one");
-        assert_ne!(name("gpu", 0), name("gpu", 1));
-        let owner = &made.metadata.owner_references.as_ref().unwrap()[0];
-        assert_eq!(
-            (owner.controller, owner.block_owner_deletion),
-            (Some(true), Some(true))
-        );
-        let annotations = made.metadata.annotations.unwrap();
-        assert_eq!(
-            (annotations[POD_CLAIM].as_str(), annotations["c"].as_str()),
-            ("gpu", "d")
-        );
-        assert_eq!(made.metadata.labels.unwrap()["a"], "b");
-        assert_eq!(made.spec, template.spec.spec);
-        let long = generate_name(&"p".repeat(63), &"e".repeat(63));
-        assert_eq!(long.len(), MOST_PREFIX);
-        assert!(long.starts_with("ppp") && long.ends_with("eee-"));
-        assert_eq!(generate_name("pod", "claim"), "pod-claim-");
-    }
-
     /// Checklist 94, 96.
     #[test]
     fn reservations_for_pods_on_nodes() {
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"containers": [], "nodeName": "x"}})).unwrap();
         let allocated = claim(json!({"allocation": {}}), true, false);
-        let reserved = with_reservation(&allocated, &pod).unwrap();
+        let reserved = with_reservation(&allocated, pod_consumer(&pod)).unwrap();
         assert_eq!(
             reserved
                 .status
@@ -341,8 +201,11 @@ mod tests {
                 .uid,
             "u"
         );
-        assert_eq!(with_reservation(&reserved, &pod), None);
-        assert_eq!(with_reservation(&claim(json!({}), true, false), &pod), None);
+        assert_eq!(with_reservation(&reserved, pod_consumer(&pod)), None);
+        assert_eq!(
+            with_reservation(&claim(json!({}), true, false), pod_consumer(&pod)),
+            None
+        );
         assert!(!is_done(&pod));
     }
 

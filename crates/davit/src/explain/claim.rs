@@ -6,8 +6,11 @@ use davit_allocator::{
     Allocator, Call, Cause, Classes, Features, Inventory, NodeView, Plan, Refusal, Selectors,
     Slice, TaintRule, Usage,
 };
+use davit_api::resource_claims::is_pod_group;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1::{
+    DeviceClass, ResourceClaim, ResourceClaimConsumerReference, ResourceSlice,
+};
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use kube::api::ListParams;
 use serde::Serialize;
@@ -31,7 +34,7 @@ pub(crate) struct Explanation {
     summary: String,
     /// `request driver/pool/device` of what it has.
     devices: Vec<String>,
-    /// Names of the pods it is reserved for.
+    /// Whom it is reserved for: names of pods, and `podgroup/NAME`.
     reserved_for: Vec<String>,
     /// What is wrong whatever the node.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,16 +115,25 @@ pub(crate) async fn explain(
     };
     let status = claim.status.clone().unwrap_or_default();
     let users = status.reserved_for.unwrap_or_default();
-    out.reserved_for = users.into_iter().map(|u| u.name).collect();
+    let groups = users.iter().filter(|user| is_pod_group(user)).count();
+    let called = |user: ResourceClaimConsumerReference| match is_pod_group(&user) {
+        true => format!("podgroup/{}", user.name),
+        false => user.name,
+    };
+    out.reserved_for = users.into_iter().map(called).collect();
     if let Some(allocation) = status.allocation {
         let results = allocation.devices.and_then(|d| d.results);
         let device = |r: k8s_openapi::api::resource::v1::DeviceRequestAllocationResult| {
             format!("{} {}/{}/{}", r.request, r.driver, r.pool, r.device)
         };
         out.devices = results.into_iter().flatten().map(device).collect();
-        out.summary = match out.reserved_for.len() {
-            0 => "allocated, used by no pod".to_owned(),
-            n => format!("allocated, reserved for {n} pods"),
+        out.summary = match (out.reserved_for.len() - groups, groups) {
+            (0, 0) => "allocated, used by no pod".to_owned(),
+            (pods, 0) => format!("allocated, reserved for {pods} pods"),
+            (0, groups) => format!("allocated, reserved for {groups} groups of pods"),
+            (pods, groups) => {
+                format!("allocated, reserved for {groups} groups of pods and {pods} other pods")
+            }
         };
         return Ok(Some(out));
     }

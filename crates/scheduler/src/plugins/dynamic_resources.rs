@@ -18,13 +18,14 @@ use davit_allocator::{
     Allocation, Allocator, Call, Features, NodeMatcher, NodeView, Picture, Plan, Question, Stop,
 };
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::config::DynamicResourcesTimeouts;
-use crate::devices::Devices;
+use crate::devices::{Devices, reserved_for};
 use crate::node::NodeInfo;
+use crate::pod_groups::PodGroups;
 use crate::resources::TakenByClaim;
 pub(crate) use adopt::Adoption;
 use extended::Wanted;
@@ -75,6 +76,7 @@ pub struct DynamicResources {
     client: Option<kube::Client>,
     devices: Devices,
     args: DynamicResourcesArgs,
+    groups: PodGroups,
 }
 
 impl DynamicResources {
@@ -84,7 +86,14 @@ impl DynamicResources {
             client,
             devices,
             args,
+            groups: PodGroups::default(),
         }
+    }
+
+    /// With the groups whose claims pods share; none by default.
+    #[must_use]
+    pub fn with_groups(self, groups: PodGroups) -> Self {
+        Self { groups, ..self }
     }
 }
 
@@ -96,17 +105,31 @@ struct Data {
     gone: BTreeMap<String, Vec<Arc<ResourceClaim>>>,
 }
 
-/// Claims, by UID, whose allocations were decided for pods of a group in this attempt: the other pods of the group may use
-/// them at once. Plugins find it in the state of a pod that is tried with its group.
-#[derive(Debug, Clone, Default)]
+/// What is known of a group in an attempt. Plugins find it in the state of a pod that is tried with its group.
+#[derive(Debug, Clone)]
 pub(crate) struct GroupAllocations {
+    /// Claims, by UID, whose allocations were decided for pods of the group in this attempt: the others may use them at once.
     claims: Arc<Mutex<HashSet<String>>>,
+    /// Pods of the group had nodes before the attempt.
+    runs: bool,
+}
+
+impl GroupAllocations {
+    /// An attempt for a group of which some pods have nodes, or none.
+    pub(crate) fn new(runs: bool) -> Self {
+        Self {
+            claims: Arc::default(),
+            runs,
+        }
+    }
 }
 
 /// What has been found out about the pod's claims in this cycle.
 struct Cycle {
     /// The pod's claims, each once, in the order of the pod's list.
     claims: Vec<Arc<ResourceClaim>>,
+    /// By claim: whom it is to be reserved for.
+    consumers: Vec<ResourceClaimConsumerReference>,
     /// Those without allocation, by index.
     pending: Vec<usize>,
     /// Those whose allocation was decided for another pod of the group, by index.
@@ -185,6 +208,12 @@ struct NodeWithDevices {
 }
 
 impl Cycle {
+    /// Whether a claim is reserved as it is to be, by index.
+    fn is_reserved(&self, at: usize) -> bool {
+        let consumer = &self.consumers[at];
+        reserved_for(&self.claims[at]).any(|user| user == consumer.uid)
+    }
+
     /// Allocated claims that cannot be used from a node.
     fn unavailable_on(&self, node: &NodeInfo) -> impl Iterator<Item = usize> {
         (0..self.claims.len()).filter(move |&i| {

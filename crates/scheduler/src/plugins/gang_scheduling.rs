@@ -53,11 +53,7 @@ impl Plugin for GangScheduling {
             EventObject::Pod { new: Some(new), .. } => {
                 new.namespace == pod.namespace && new.pod_group.as_ref() == Some(group)
             }
-            EventObject::PodGroup { new: Some(new), .. } => {
-                let meta = &new.metadata;
-                meta.namespace.as_deref() == Some(&*pod.namespace)
-                    && meta.name.as_deref() == Some(&**group)
-            }
+            EventObject::PodGroup { new: Some(new), .. } => pod.belongs_to(new),
             _ => true,
         };
         if mine { Hint::Queue } else { Hint::Skip }

@@ -114,11 +114,14 @@ impl Engine {
             pod_groups: handle.pod_groups.clone(),
             groups_pods: scheduler.groups_pods(),
             client: scheduler.client.clone(),
-            dynamic: Arc::new(DynamicResources::new(
-                Some(scheduler.client.clone()),
-                handle.devices.clone(),
-                DynamicResourcesArgs::default(),
-            )),
+            dynamic: Arc::new(
+                DynamicResources::new(
+                    Some(scheduler.client.clone()),
+                    handle.devices.clone(),
+                    DynamicResourcesArgs::default(),
+                )
+                .with_groups(handle.pod_groups.clone()),
+            ),
             classic: ClassicResources::new(Some(scheduler.client.clone()), handle.devices.clone()),
             strays: BTreeSet::new(),
             look_at_strays: false,

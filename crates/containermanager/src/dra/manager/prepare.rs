@@ -194,8 +194,8 @@ impl Manager {
                 .await
                 .map_err(fetch)?;
             if let Some(claim) = claim {
-                let node = &self.options.node_name;
-                return claims::structured(pod, entry, &claim, node, now);
+                let place = (&*self.options.node_name, self.options.consumers);
+                return claims::structured(pod, entry, &claim, place, now);
             }
         }
         let claim = api.classic_claim(pod::namespace(pod), &entry.claim).await;

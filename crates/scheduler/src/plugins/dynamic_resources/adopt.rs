@@ -8,7 +8,6 @@ use futures::future::BoxFuture;
 
 use super::extended::Wanted;
 use super::{Data, DynamicResources};
-use crate::devices::reserved_for;
 use crate::framework::{CycleState, Filter, PreBind, Reserve};
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
@@ -33,8 +32,7 @@ impl DynamicResources {
         };
         // What the node itself admitted is not to be had a second time.
         cycle.wanted = Wanted::default();
-        let reserved = |c| reserved_for(c).any(|u| u == &*pod.uid);
-        if cycle.claims.iter().all(|c| reserved(c)) {
+        if (0..cycle.claims.len()).all(|at| cycle.is_reserved(at)) {
             return Adoption::Done;
         }
         let mut state = CycleState::new();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use davit_api::resource_claims::pod_consumer;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference, Pod};
 use k8s_openapi::api::resource::v1::{
@@ -15,7 +16,7 @@ use serde_json::json;
 use super::conditions::{self, Readiness};
 use super::extended;
 use super::{Cycle, DynamicResources, FINALIZER, Reserved};
-use crate::devices::{Devices, allocation, reserved_for};
+use crate::devices::{Devices, allocation};
 use crate::pod::PodInfo;
 
 /// How often a write is tried when somebody else was faster.
@@ -105,12 +106,14 @@ impl DynamicResources {
         let client = self.client.as_ref().ok_or(BindError::NoClient)?;
         let mut claims = Vec::new();
         for (i, claim) in cycle.claims.iter().enumerate() {
-            if reserved_for(claim).any(|u| u == &*pod.uid) {
+            if cycle.is_reserved(i) {
                 claims.push(claim.clone());
                 continue;
             }
             let decided = reserved.iter().find(|r| r.claim == Some(i));
-            let claim = self.write_one(client, cycle, claim, decided, pod).await?;
+            let claim = self
+                .write_one(client, cycle, claim, decided, &cycle.consumers[i])
+                .await?;
             let mut notes = cycle.notes.lock();
             notes.reserved.retain(|r| r.claim != Some(i));
             notes.written.push(claim.clone());
@@ -135,13 +138,13 @@ impl DynamicResources {
         cycle: &Cycle,
         claim: &Arc<ResourceClaim>,
         decided: Option<&Reserved>,
-        pod: &PodInfo,
+        consumer: &ResourceClaimConsumerReference,
     ) -> Result<Arc<ResourceClaim>, BindError> {
         let mut current = (**claim).clone();
         let mut tries = 0;
         let mut doubtful = false;
         let written = loop {
-            let error = match put(client, current.clone(), decided, pod).await {
+            let error = match put(client, current.clone(), decided, consumer).await {
                 Ok(written) => break written,
                 Err(error) => error,
             };
@@ -202,7 +205,13 @@ impl DynamicResources {
         let created = Arc::new(within("create", &pod.key(), create).await?);
         cycle.notes.lock().created = Some(created.clone());
         let written = self
-            .write_one(client, cycle, &created, Some(decided), pod)
+            .write_one(
+                client,
+                cycle,
+                &created,
+                Some(decided),
+                &pod_consumer(&pod.pod),
+            )
             .await?;
         let status = extended::status(extended, name(&written));
         let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"extendedResourceClaimStatus": status}});
@@ -264,7 +273,7 @@ async fn put(
     client: &kube::Client,
     mut claim: ResourceClaim,
     decided: Option<&Reserved>,
-    pod: &PodInfo,
+    consumer: &ResourceClaimConsumerReference,
 ) -> Result<ResourceClaim, BindError> {
     let label = label(&claim);
     if claim.metadata.deletion_timestamp.is_some() {
@@ -301,13 +310,11 @@ async fn put(
     }
     let status = claim.status.get_or_insert_default();
     let reserved = status.reserved_for.get_or_insert_default();
-    if !reserved.iter().any(|r| r.uid == *pod.uid) {
-        reserved.push(ResourceClaimConsumerReference {
-            api_group: None,
-            resource: "pods".to_owned(),
-            name: pod.name.to_string(),
-            uid: pod.uid.to_string(),
-        });
+    if !reserved.iter().any(|r| r.uid == consumer.uid) {
+        reserved.push(consumer.clone());
+    } else if decided.is_none() {
+        // Another pod of the group has written it all.
+        return Ok(claim);
     }
     let what = if decided.is_some() {
         "add allocation and reservation to"
@@ -421,19 +428,19 @@ pub(super) async fn learn(client: kube::Client, claim: Arc<ResourceClaim>, booki
     );
 }
 
-/// Takes the pod out of a claim's reservations. A claim that nobody else has reserved is free with that, as after its last
+/// Takes a pod, or a group, out of a claim's reservations. A claim that nobody else has reserved is free with that, as after its last
 /// pod has ended: the claim controller frees only those from which it takes the last pod itself.
 pub(super) async fn unreserve(
     client: kube::Client,
     devices: Devices,
     claim: Arc<ResourceClaim>,
-    pod: String,
+    consumer: String,
 ) {
     let api = api(&client, &claim);
     let params = PostParams::default();
     let mut current = (*claim).clone();
     for _ in 0..=TRIES {
-        if !leave(&mut current, &pod) {
+        if !leave(&mut current, &consumer) {
             return;
         }
         let write = api.replace_status(name(&claim), &params, &current);
@@ -456,14 +463,14 @@ pub(super) async fn unreserve(
     }
 }
 
-/// The claim without the pod, free if that was the last. Whether the pod was there.
-fn leave(claim: &mut ResourceClaim, pod: &str) -> bool {
+/// The claim without the consumer of this UID, free if that was the last. Whether it was there.
+fn leave(claim: &mut ResourceClaim, consumer: &str) -> bool {
     let Some(status) = &mut claim.status else {
         return false;
     };
     let users = status.reserved_for.get_or_insert_default();
     let before = users.len();
-    users.retain(|user| user.uid != pod);
+    users.retain(|user| user.uid != consumer);
     let was_there = users.len() != before;
     if users.is_empty() {
         status.reserved_for = None;

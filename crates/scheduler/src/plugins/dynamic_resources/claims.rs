@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use davit_api::classic;
+use davit_api::resource_claims::{group_consumer, is_of_group, name_in_group, pod_consumer};
 use k8s_openapi::api::core::v1::PodResourceClaim;
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference};
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 
-use crate::devices::Devices;
+use crate::devices::{Devices, allocation, reserved_for};
 use crate::pod::PodInfo;
 
 /// A claim that an entry of the pod stands for.
@@ -76,10 +78,17 @@ fn of_entry(
     let claim = devices.claim(namespace, name);
     let claim = claim.ok_or_else(|| not_found(name))?;
     check(&*claim, name)?;
-    if !is_owned_by(&claim, &pod.uid) {
-        return Err(not_owner(pod, name));
+    let consumers = devices.consumers();
+    if consumers.is_made_for(&claim, &pod.pod) {
+        return Ok(Some(Named::Structured(claim)));
     }
-    Ok(Some(Named::Structured(claim)))
+    Err(match consumers.group_of(&pod.pod) {
+        None => not_owner(pod, name),
+        Some(group) => format!(
+            "ResourceClaim {namespace}/{name} was not created for pod {} (neither pod nor PodGroup {group} is the owner)",
+            pod.key()
+        ),
+    })
 }
 
 fn not_found(name: &str) -> String {
@@ -132,6 +141,46 @@ pub(super) fn of_pod(devices: &Devices, pod: &PodInfo) -> Result<Vec<Arc<Resourc
         }
     }
     Ok(claims)
+}
+
+/// Whom these claims of the pod are to be reserved for: its group, where that lists the claim as the pod does, or the pod.
+pub(super) fn consumers(
+    devices: &Devices,
+    pod: &PodInfo,
+    group: Option<&PodGroup>,
+    claims: &[Arc<ResourceClaim>],
+) -> Vec<ResourceClaimConsumerReference> {
+    let shared = |claim: &Arc<ResourceClaim>| {
+        let group = group?;
+        let entries = pod.spec().resource_claims.iter().flatten();
+        let mut of_group = entries.filter(|entry| is_of_group(group, entry));
+        let is_it = |named| match named {
+            Ok(Some(Named::Structured(named))) => named.metadata.uid == claim.metadata.uid,
+            _ => false,
+        };
+        let found = of_group.any(|entry| is_it(of_entry(devices, pod, entry)));
+        found.then(|| group_consumer(group))
+    };
+    let consumers = claims.iter();
+    let consumers = consumers.map(|claim| shared(claim).unwrap_or_else(|| pod_consumer(&pod.pod)));
+    consumers.collect()
+}
+
+/// The allocated claims that a group lists and that are reserved for it.
+pub(super) fn reserved_for_group(devices: &Devices, group: &PodGroup) -> Vec<Arc<ResourceClaim>> {
+    let namespace = group.metadata.namespace.as_deref().unwrap_or_default();
+    let entries = group.spec.resource_claims.iter().flatten();
+    let names = entries.filter_map(|entry| {
+        let direct = entry.resource_claim_name.as_deref();
+        direct.or_else(|| name_in_group(group, &entry.name)?)
+    });
+    let claims = names.filter_map(|name| devices.claim(namespace, name));
+    let group = group.metadata.uid.as_deref();
+    let own = claims.filter(|claim| {
+        let mut users = reserved_for(claim);
+        allocation(claim).is_some() && users.any(|user| Some(user) == group)
+    });
+    own.collect()
 }
 
 /// Whether an entry of the pod, or what its status says of one, names this claim.

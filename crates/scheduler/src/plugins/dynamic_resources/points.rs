@@ -10,6 +10,7 @@ use davit_allocator::{
 use futures::FutureExt;
 use jiff::Timestamp;
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use parking_lot::Mutex;
 use rand::seq::IteratorRandom;
 use tokio::time::Instant;
@@ -64,6 +65,7 @@ impl Plugin for DynamicResources {
             ClusterEvent::new(EventResource::TargetPod, Action::UPDATE_CLAIMS),
             ClusterEvent::new(EventResource::DeviceClass, changed),
             ClusterEvent::new(EventResource::ResourceSlice, changed),
+            ClusterEvent::new(EventResource::PodGroup, Action::ADD),
         ]
     }
 
@@ -71,6 +73,16 @@ impl Plugin for DynamicResources {
         if let EventObject::ClassicClaim { old, new } = object {
             let mut states = [old, new].into_iter().flatten();
             return if states.any(|c| claims::may_name(pod, c)) {
+                Hint::Queue
+            } else {
+                Hint::Skip
+            };
+        }
+        if let EventObject::PodGroup {
+            new: Some(group), ..
+        } = object
+        {
+            return if pod.belongs_to(group) {
                 Hint::Queue
             } else {
                 Hint::Skip
@@ -141,7 +153,10 @@ impl DynamicResources {
         if !self.devices.is_synced() {
             return Err(Status::unresolvable("resource claims are not known yet"));
         }
+        let pods_group = self.group_of(pod)?;
+        let consumers = claims::consumers(&self.devices, pod, pods_group.as_deref(), &claims);
         let mut cycle = Cycle {
+            consumers,
             pending: Vec::new(),
             shared: Vec::new(),
             nodes: Vec::new(),
@@ -194,6 +209,38 @@ impl DynamicResources {
             cycle.search = Mutex::new(Some(search));
         }
         Ok(Some(cycle))
+    }
+
+    /// The group with which the pod may share claims. `Err`: it is not there.
+    fn group_of(&self, pod: &PodInfo) -> Result<Option<Arc<PodGroup>>, Status> {
+        let Some(name) = self.devices.consumers().group_of(&pod.pod) else {
+            return Ok(None);
+        };
+        let group = self.groups.of(pod);
+        let text = || format!("podgroup.scheduling.k8s.io {name:?} not found");
+        group.map(Some).ok_or_else(|| Status::unresolvable(text()))
+    }
+
+    /// The claims that nobody needs to be where they are, once a pod of a group that has no node yet found none: those that
+    /// are reserved for the group.
+    fn unused_of_group(
+        &self,
+        state: &CycleState,
+        pod: &PodInfo,
+    ) -> Vec<(Arc<ResourceClaim>, String)> {
+        let Ok(Some(group)) = self.group_of(pod) else {
+            return Vec::new();
+        };
+        let known = state.get::<GroupAllocations>().map(|attempt| attempt.runs);
+        if known.unwrap_or_else(|| self.groups.size(pod).scheduled > 0) {
+            return Vec::new();
+        }
+        let uid = group.metadata.uid.clone().unwrap_or_default();
+        let claims = claims::reserved_for_group(&self.devices, &group);
+        claims
+            .into_iter()
+            .map(|claim| (claim, uid.clone()))
+            .collect()
     }
 
     /// Whether an unallocated claim can be looked at now.
@@ -562,7 +609,18 @@ impl PostFilter for DynamicResources {
             .filter(free)
             .choose(&mut rand::rng());
         let Some(chosen) = chosen else {
-            return (none(), Status::unschedulable("still not schedulable"));
+            let unused = self.unused_of_group(state, pod);
+            let text = if unused.is_empty() {
+                "still not schedulable"
+            } else {
+                "ResourceClaim unreserved for PodGroup"
+            };
+            for (claim, group) in unused {
+                let devices = self.devices.clone();
+                let unreserve = bind::unreserve(client.clone(), devices, claim, group);
+                state.defer_undoing(unreserve.boxed());
+            }
+            return (none(), Status::unschedulable(text));
         };
         let effect = bind::deallocate(client, cycle.claims[chosen].clone());
         state.defer(effect.boxed());

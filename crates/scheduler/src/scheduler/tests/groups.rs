@@ -5,11 +5,16 @@ use davit_api::features::Features;
 use super::*;
 
 const GATES: &str = "GenericWorkload=true,GangScheduling=true";
+const CLAIMS: &str = "GenericWorkload=true,GangScheduling=true,DRAWorkloadResourceClaims=true";
 
 /// A scheduler with the gates on, and a configuration with this after its kind.
 fn grouping(rest: &str) -> Bed {
+    with_gates(GATES, rest)
+}
+
+fn with_gates(gates: &str, rest: &str) -> Bed {
     let header = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
-    let features: Features = GATES.parse().unwrap();
+    let features: Features = gates.parse().unwrap();
     let text = format!("{header}{rest}");
     let configuration = KubeSchedulerConfiguration::parse_with(&text, &features).unwrap();
     Bed::start(SchedulerOptions {
@@ -25,6 +30,17 @@ impl Bed {
             "podgroups",
             json!({"metadata": {"name": name, "namespace": "default", "uid": name, "generation": 1},
                 "spec": {"schedulingPolicy": {"gang": {"minCount": count}}}}),
+        );
+    }
+
+    /// A gang that lists these claims.
+    fn gang_with(&self, name: &str, count: usize, claims: &[&str]) {
+        let listed = |claim: &&str| json!({"name": claim, "resourceClaimName": claim});
+        let claims: Vec<Value> = claims.iter().map(listed).collect();
+        self.api.put(
+            "podgroups",
+            json!({"metadata": {"name": name, "namespace": "default", "uid": name, "generation": 1},
+                "spec": {"schedulingPolicy": {"gang": {"minCount": count}}, "resourceClaims": claims}}),
         );
     }
 
@@ -255,5 +271,102 @@ async fn a_pod_of_a_group_waits_until_its_claims_are_given_back() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(bed.users_of("c"), ["p0"]);
     assert_eq!(bed.device_of("c").as_deref(), Some("n/gpu-0"));
+    bed.stop().await;
+}
+
+/// KEP-5729: what the group lists is reserved for it, what its pods list beside that for them.
+#[tokio::test(start_paused = true)]
+async fn claims_of_a_group_are_reserved_for_it() {
+    let bed = with_gates(CLAIMS, "");
+    bed.class("gpu", json!({}));
+    bed.gpus("n", 2);
+    for claim in ["shared", "own"] {
+        bed.one_gpu(claim);
+    }
+    bed.gang_with("g", 2, &["shared"]);
+    let member = |name: &str| {
+        let group = json!({"schedulingGroup": {"podGroupName": "g"}});
+        bed.user(name, &["shared", "own"], group);
+    };
+    member("p0");
+    member("p1");
+    let has_nodes = |b: &Bed, pods: &[&str]| pods.iter().all(|p| b.node_of(p).is_some());
+    bed.until("both go", |b| has_nodes(b, &["p0", "p1"])).await;
+    member("late");
+    bed.until("the late one goes", |b| has_nodes(b, &["late"]))
+        .await;
+    let claim = bed.api.get("resourceclaims", "default", "shared").unwrap();
+    assert_eq!(
+        claim["status"]["reservedFor"],
+        json!([{"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "g"}])
+    );
+    let mut own = bed.users_of("own");
+    own.sort();
+    assert_eq!(own, ["late", "p0", "p1"]);
+    // The first two may both have tried; the third has nothing to write.
+    let log = bed.api.log();
+    let writes = log
+        .iter()
+        .filter(|l| l.path.ends_with("resourceclaims/shared/status"));
+    assert!(writes.count() <= 4);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_gate_claims_of_a_group_are_its_pods() {
+    let bed = grouping("");
+    bed.class("gpu", json!({}));
+    bed.gpus("n", 1);
+    bed.one_gpu("shared");
+    bed.gang_with("g", 2, &["shared"]);
+    for name in ["p0", "p1"] {
+        let group = json!({"schedulingGroup": {"podGroupName": "g"}});
+        bed.user(name, &["shared"], group);
+    }
+    bed.until("both go", |b| {
+        b.node_of("p0").is_some() && b.node_of("p1").is_some()
+    })
+    .await;
+    let mut users = bed.users_of("shared");
+    users.sort();
+    assert_eq!(users, ["p0", "p1"]);
+    bed.stop().await;
+}
+
+/// What an earlier attempt has left for the group is given back where its pods find no room beside it.
+#[tokio::test(start_paused = true)]
+async fn a_group_without_pods_on_nodes_gives_its_claims_back() {
+    let bed = with_gates(CLAIMS, "");
+    bed.class("gpu", json!({}));
+    bed.gpus("small", 1);
+    bed.gpus("large", 1);
+    bed.node("large", "2");
+    bed.one_gpu("shared");
+    let mut claim = bed.api.get("resourceclaims", "default", "shared").unwrap();
+    let only = json!({"nodeSelectorTerms": [{"matchFields": [
+        {"key": "metadata.name", "operator": "In", "values": ["small"]}]}]});
+    claim["status"] = json!({
+        "allocation": {"nodeSelector": only, "devices": {"results": [
+            {"request": "r", "driver": "gpu.example.com", "pool": "small", "device": "gpu-0"}]}},
+        "reservedFor": [{"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "g"}]});
+    bed.api.put("resourceclaims", claim);
+    bed.gang_with("g", 2, &["shared"]);
+    for name in ["p0", "p1"] {
+        let entry = json!([{"name": "shared", "resourceClaimName": "shared"}]);
+        bed.member(name, "g", "1", json!({ "resourceClaims": entry }));
+    }
+    bed.until("both go", |b| {
+        b.node_of("p0").as_deref() == Some("large") && b.node_of("p1").as_deref() == Some("large")
+    })
+    .await;
+    assert_eq!(bed.device_of("shared").as_deref(), Some("large/gpu-0"));
+    assert_eq!(bed.users_of("shared"), ["g"]);
+    // One that comes when there is no room takes nothing from those that run.
+    let entry = json!([{"name": "shared", "resourceClaimName": "shared"}]);
+    bed.member("late", "g", "1", json!({ "resourceClaims": entry }));
+    bed.until("it is told", |b| b.message("late").is_some())
+        .await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(bed.device_of("shared").as_deref(), Some("large/gpu-0"));
     bed.stop().await;
 }
