@@ -180,6 +180,63 @@ fn pods_land_where_their_profile_and_the_extender_say() {
     assert_eq!(std::fs::read_to_string(&twice).unwrap(), written);
 }
 
+/// KEP-5732.
+#[test]
+fn a_gang_goes_into_one_rack() {
+    let Some(kubectl) = any_kubectl() else { return };
+    let gates = "GenericWorkload=true,GangScheduling=true,TopologyAwareWorkloadScheduling=true";
+    let mut args = vec!["--no-node", "--sim-nodes", "4", "--feature-gates", gates];
+    args.extend(["--runtime-config", "scheduling.k8s.io/v1alpha2=true"]);
+    let cluster = Cluster::up(&args);
+    let minute = Duration::from_secs(60);
+    let ask = |args: &[&str]| run(cluster.kubectl(&kubectl).args(args));
+    eventually("the nodes are there", minute, || {
+        ask(&["get", "nodes", "-o", "name"]).contains("sim-3")
+    });
+    let label = |node: &str, rack: &str| {
+        ask(&[
+            "label",
+            "node",
+            node,
+            &format!("example.com/rack={rack}"),
+            "--overwrite",
+        ]);
+    };
+    for (node, rack) in [("sim-0", "a"), ("sim-1", "b"), ("sim-2", "b")] {
+        label(node, rack);
+    }
+    let constraints = json!({"topology": [{"key": "example.com/rack"}]});
+    let group = json!({"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": "g"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 3}}, "schedulingConstraints": constraints}});
+    // One pod a node.
+    let members = (0..3).map(|i| {
+        let mut member = pod(&format!("m{i}"), "default-scheduler", Some("x"));
+        member["spec"]["schedulingGroup"] = json!({"podGroupName": "g"});
+        member["spec"]["affinity"] = json!({"podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [{
+                "topologyKey": "kubernetes.io/hostname",
+                "labelSelector": {"matchLabels": {"rack": "x"}}}]}});
+        member
+    });
+    let objects: Vec<Value> = [group].into_iter().chain(members).collect();
+    apply(&cluster, &kubectl, &objects);
+    let message = "jsonpath={.status.conditions[0].message}";
+    eventually("the group says that no rack has room", minute, || {
+        ask(&["get", "podgroup", "g", "-o", message]).starts_with("0/2 placements are available")
+    });
+    let nodes = || {
+        let nodes = ask(&["get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}"]);
+        let mut nodes: Vec<String> = nodes.split_whitespace().map(str::to_owned).collect();
+        nodes.sort();
+        nodes
+    };
+    assert_eq!(nodes(), Vec::<String>::new());
+    label("sim-3", "b");
+    eventually("it goes where there is room", minute, || {
+        nodes() == ["sim-1", "sim-2", "sim-3"]
+    });
+}
+
 /// Items 58 to 60 of the scheduler's checklist.
 #[test]
 fn a_gang_gets_its_nodes_together_or_none() {

@@ -54,6 +54,8 @@ pub const GRANULAR_STATUS: &str = "DRAResourceClaimGranularStatusAuthorization";
 pub const GENERIC_WORKLOAD: &str = "GenericWorkload";
 /// PodGroups of which so many pods are scheduled together, or none.
 pub const GANG_SCHEDULING: &str = "GangScheduling";
+/// PodGroups whose pods are placed in one domain of a topology.
+pub const TOPOLOGY_AWARE: &str = "TopologyAwareWorkloadScheduling";
 /// Claims of devices that the pods of a group share, made and reserved for the group.
 pub const WORKLOAD_CLAIMS: &str = "DRAWorkloadResourceClaims";
 /// Extended resources that are served by device classes.
@@ -68,6 +70,7 @@ pub const LIST_ACTIVE: &str = "KubeletPodResourcesListUseActivePods";
 const DEPENDENCIES: &[(&str, &str)] = &[
     (GANG_SCHEDULING, GENERIC_WORKLOAD),
     (WORKLOAD_CLAIMS, GENERIC_WORKLOAD),
+    (TOPOLOGY_AWARE, GENERIC_WORKLOAD),
 ];
 
 /// A gate as people are told of it.
@@ -331,7 +334,7 @@ mod tests {
         assert!(features.is_on(LIST_ATTRIBUTES) && features.is_on("DRADeviceTaints"));
         assert!(!features.is_on("DRAConsumableCapacity") && !features.is_on(EXTENDED_RESOURCE));
         // locked ones stay
-        assert!(!features.is_on("TopologyAwareWorkloadScheduling"));
+        assert!(!features.is_on("WorkloadAwarePreemption"));
         assert!(features.is_on("DRADeviceTaintRules"));
     }
 

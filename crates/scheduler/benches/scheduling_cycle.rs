@@ -92,6 +92,7 @@ impl Bed {
             snapshot: &self.snapshot,
             nominated: &self.nominated,
             pod,
+            within: None,
         };
         let Attempt {
             outcome, mut state, ..

@@ -14,7 +14,8 @@ use rand::Rng;
 use crate::cache::Snapshot;
 use crate::extender::{ExtenderAnswers, ExtenderQuestion, Extenders};
 use crate::framework::{
-    Code, CycleState, MAX_NODE_SCORE, NodeNames, PostFilterContext, Profile, Refusals, Status,
+    Code, CycleState, MAX_NODE_SCORE, NodeNames, Placement, PostFilterContext, Profile, Refusals,
+    Status,
 };
 use crate::node::NodeInfo;
 use crate::nominator::Nominated;
@@ -44,6 +45,15 @@ pub struct Inputs<'a> {
     pub nominated: &'a Nominated,
     /// The pod.
     pub pod: &'a Arc<PodInfo>,
+    /// The nodes among which its group is tried; `None`: all.
+    pub within: Option<&'a Placement>,
+}
+
+impl Inputs<'_> {
+    /// Whether the node at this place may be taken.
+    fn allows(&self, at: usize) -> bool {
+        self.within.is_none_or(|placement| placement.has(at))
+    }
 }
 
 /// What one attempt leaves for the next on the same cache.
@@ -291,6 +301,10 @@ fn find(
             .filter_map(|name| snapshot.position(name))
             .collect()
     });
+    let candidates = match inputs.within {
+        None => candidates,
+        Some(placement) => Some(limited(placement, candidates, attempt)),
+    };
     let total = candidates.as_ref().map_or(attempt.total_nodes, Vec::len);
     let wanted = if panel.has_a_say() || !inputs.profile.points.score.is_empty() {
         enough(inputs.profile.percentage_of_nodes_to_score, total)
@@ -334,11 +348,29 @@ fn find(
         }
         attempt.question = panel.question();
     }
-    if let Some(absent) = attempt.absent.as_mut().filter(|_| feasible.is_empty()) {
+    let by_names = inputs.within.is_none() && feasible.is_empty();
+    if let Some(absent) = attempt.absent.as_mut().filter(|_| by_names) {
         // A change that helps the plugin that narrowed the choice helps the pod.
         absent.plugin = limiting.first().copied().unwrap_or_default();
     }
     Ok(feasible)
+}
+
+/// The candidates within a placement.
+fn limited(
+    placement: &Placement,
+    candidates: Option<Vec<usize>>,
+    attempt: &mut Attempt,
+) -> Vec<usize> {
+    let text = format!("node(s) outside of placement {}", placement.name);
+    attempt.absent = Some(Status::unresolvable(text).by(placement.plugin));
+    match candidates {
+        None => placement.nodes.clone(),
+        Some(mut candidates) => {
+            candidates.retain(|at| placement.has(*at));
+            candidates
+        }
+    }
 }
 
 /// What is said of the node that was made free for the pod, if there is one that filters let pass.
@@ -348,6 +380,7 @@ fn judge_nominated(
     panel: &mut Panel<'_>,
 ) -> Option<(usize, Judgement)> {
     let at = inputs.snapshot.position(inputs.pod.nominated_node()?)?;
+    let at = Some(at).filter(|at| inputs.allows(*at))?;
     let status = filters_with_nominated(inputs, state, inputs.snapshot.node(at));
     status.is_success().then(|| (at, panel.judge(at)))
 }
@@ -496,6 +529,7 @@ fn post_filter(inputs: &Inputs<'_>, consulted: Consulted<'_>, attempt: &mut Atte
             refused: &attempt.refused,
             absent: attempt.absent.as_ref(),
             judged: consulted.answers.candidates.as_deref(),
+            within: inputs.within,
         };
         let (result, status) = plugin.post_filter(&mut attempt.state, inputs.pod, &context);
         if let Some(candidates) = result.ask {

@@ -3,10 +3,11 @@
 //! The points are those of the Kubernetes scheduling framework (KEP-624) and are called in its
 //! order: PreEnqueue and QueueSort in the queue; PreFilter, Filter, PostFilter, PreScore, Score,
 //! Reserve and Permit in the scheduling cycle, one pod at a time; PreBind, Bind and PostBind in the
-//! binding cycle, beside it. A plugin implements the traits it takes part in and names them in
+//! binding cycle, beside it; PlacementGenerate and PlacementScore where a group of pods is decided about. A plugin implements the traits it takes part in and names them in
 //! [`Plugin::attach`].
 
 mod events;
+mod placement;
 mod profile;
 mod refusals;
 mod state;
@@ -21,6 +22,9 @@ use async_trait::async_trait;
 
 pub use events::{Action, ClusterEvent, EventObject, EventResource, Hint};
 pub(crate) use events::{node_action, pod_action};
+pub use placement::{
+    GroupToPlace, Placement, PlacementGenerate, PlacementScore, ProposedPlacement,
+};
 pub(crate) use profile::MOST_PLUGINS;
 pub use profile::{Points, Profile};
 pub use refusals::Refusals;
@@ -133,6 +137,8 @@ pub trait Filter: Plugin {
 
 /// What a PostFilter plugin has to work with.
 pub struct PostFilterContext<'a> {
+    /// Where the pod's group is tried; `None`: anywhere.
+    pub within: Option<&'a Placement>,
     /// The profile whose filters refused the pod.
     pub profile: &'a Profile,
     /// The cluster.

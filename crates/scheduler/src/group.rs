@@ -4,6 +4,7 @@
 //! Pure as [`crate::cycle`] is: a group that cannot go leaves cache and plugins as they were, and nothing of it holds
 //! anything while it waits. That is why two groups never wait for each other.
 
+mod placing;
 mod verdict;
 
 use std::cmp::Reverse;
@@ -16,7 +17,7 @@ use crate::cycle::{
     reserve, unreserve,
 };
 use crate::extender::{ExtenderAnswers, Extenders};
-use crate::framework::{CycleState, Profile, Status};
+use crate::framework::{CycleState, Placement, Profile, Status};
 use crate::nominator::Nominated;
 use crate::plugins::GroupAllocations;
 use crate::pod::PodInfo;
@@ -117,6 +118,15 @@ impl Trial {
 impl GroupCycle<'_> {
     /// Decides about these pods of one group, in this order.
     pub fn decide(mut self, members: Vec<Taken>) -> GroupDecision {
+        match self.placements(&members) {
+            Ok(None) => self.decide_within(members, None),
+            Ok(Some(placements)) => self.decide_among(members, &placements),
+            Err(status) => self.refuse_all(members, &status),
+        }
+    }
+
+    /// Tries these pods, among the nodes of a placement or all.
+    fn decide_within(&mut self, members: Vec<Taken>, within: Option<&Placement>) -> GroupDecision {
         let mut trial = Trial::default();
         let runs = members
             .first()
@@ -126,7 +136,7 @@ impl GroupCycle<'_> {
         let mut members = members.into_iter();
         while let Some(taken) = members.next() {
             let (pod, found) = (taken.pod.clone(), trial.found());
-            if let Err(why) = self.one(taken, &shared, &mut trial) {
+            if let Err(why) = self.one(taken, &shared, within, &mut trial) {
                 failed = Some(why);
                 break;
             }
@@ -181,6 +191,7 @@ impl GroupCycle<'_> {
         &mut self,
         taken: Taken,
         shared: &GroupAllocations,
+        within: Option<&Placement>,
         trial: &mut Trial,
     ) -> Result<(), String> {
         let pod = taken.pod.clone();
@@ -191,6 +202,7 @@ impl GroupCycle<'_> {
             snapshot: self.snapshot,
             nominated: trial.nominated.as_ref().unwrap_or(self.nominated),
             pod: &pod,
+            within,
         };
         let consulted = Consulted {
             extenders: self.extenders,
@@ -216,6 +228,11 @@ impl GroupCycle<'_> {
         }
         let standing = || self.nominated.node_of(&pod.uid);
         let node = attempt.nominate.as_deref().or_else(standing);
+        let allowed = |node: &&str| {
+            let at = self.snapshot.position(node);
+            within.is_none_or(|placement| at.is_some_and(|at| placement.has(at)))
+        };
+        let node = node.filter(allowed);
         match node.filter(|n| !n.is_empty()).map(str::to_owned) {
             Some(node) => {
                 // The pods after it leave it its place.

@@ -16,10 +16,12 @@ mod node_resource_topology;
 mod node_resources_fit;
 mod node_unschedulable;
 mod node_volume_limits;
+mod pod_group_pods_count;
 mod pod_topology_spread;
 mod priority_sort;
 mod scheduling_gates;
 mod taint_toleration;
+mod topology_placement;
 mod volume_binding;
 mod volume_restrictions;
 mod volume_zone;
@@ -41,10 +43,12 @@ pub use node_resource_topology::NodeResourceTopology;
 pub use node_resources_fit::{NodeResourcesFit, ScoringStrategy};
 pub use node_unschedulable::NodeUnschedulable;
 pub use node_volume_limits::NodeVolumeLimits;
+pub use pod_group_pods_count::PodGroupPodsCount;
 pub use pod_topology_spread::PodTopologySpread;
 pub use priority_sort::PrioritySort;
 pub use scheduling_gates::SchedulingGates;
 pub use taint_toleration::TaintToleration;
+pub use topology_placement::TopologyPlacement;
 pub use volume_binding::VolumeBinding;
 pub use volume_restrictions::VolumeRestrictions;
 pub use volume_zone::VolumeZone;
@@ -57,7 +61,7 @@ use crate::framework::{Plugin, Profile};
 use crate::registry::FrameworkHandle;
 
 /// The plugins in the tree.
-pub(crate) const BUILT_IN: [&str; 23] = [
+pub(crate) const BUILT_IN: [&str; 25] = [
     "SchedulingGates",
     "PrioritySort",
     "NodeUnschedulable",
@@ -80,6 +84,8 @@ pub(crate) const BUILT_IN: [&str; 23] = [
     "DefaultBinder",
     "NodeDeclaredFeatures",
     "GangScheduling",
+    "TopologyPlacementGenerator",
+    "PodGroupPodsCount",
     "NodeResourceTopologyMatch",
 ];
 
@@ -100,6 +106,8 @@ pub(crate) fn built_in(
         ("ImageLocality", _) => Arc::new(ImageLocality),
         ("NodeDeclaredFeatures", _) => Arc::new(NodeDeclaredFeatures),
         ("GangScheduling", _) => Arc::new(GangScheduling::new(handle.pod_groups.clone())),
+        ("TopologyPlacementGenerator", _) => Arc::new(TopologyPlacement),
+        ("PodGroupPodsCount", _) => Arc::new(PodGroupPodsCount),
         ("NodeAffinity", Some(PluginArgs::NodeAffinity(args))) => Arc::new(NodeAffinity::new(args)),
         ("NodeResourcesFit", Some(PluginArgs::NodeResourcesFit(args))) => {
             Arc::new(NodeResourcesFit::new(args).with_devices(devices))

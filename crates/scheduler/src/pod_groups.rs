@@ -117,11 +117,20 @@ impl PodGroups {
 
     /// The UIDs of the pods without a node in the group of a pod.
     pub(crate) fn unscheduled(&self, pod: &PodInfo) -> Vec<Arc<str>> {
+        self.members(pod, false)
+    }
+
+    /// The UIDs of the pods with a node in the group of a pod.
+    pub(crate) fn scheduled(&self, pod: &PodInfo) -> Vec<Arc<str>> {
+        self.members(pod, true)
+    }
+
+    fn members(&self, pod: &PodInfo, with_node: bool) -> Vec<Arc<str>> {
         let groups = self.groups.read();
         let members = PodGroupKey::of(pod).and_then(|key| groups.get(&key));
         let pods = members.into_iter().flat_map(|members| &members.pods);
-        let waiting = pods.filter(|(_, scheduled)| !**scheduled);
-        waiting.map(|(uid, _)| uid.clone()).collect()
+        let meant = pods.filter(|(_, scheduled)| **scheduled == with_node);
+        meant.map(|(uid, _)| uid.clone()).collect()
     }
 
     fn change(&self, key: &PodGroupKey, change: impl FnOnce(&mut Members)) {

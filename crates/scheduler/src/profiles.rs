@@ -22,11 +22,7 @@ const OWN_PLUGINS: [(&str, &str); 2] = [
 const IDLE_POINTS: [(&str, &[ExtensionPoint]); 4] = [
     (
         "NodeResourcesFit",
-        &[
-            ExtensionPoint::PreFilter,
-            ExtensionPoint::PreScore,
-            ExtensionPoint::PlacementScore,
-        ],
+        &[ExtensionPoint::PreFilter, ExtensionPoint::PreScore],
     ),
     ("TaintToleration", &[ExtensionPoint::PreScore]),
     // these score only with the gate StorageCapacityScoring, which is off

@@ -1,6 +1,6 @@
 //! Which plugins take part at which point: the default set, merging it with the user's, and the order of calls.
 
-use davit_api::features::{Features, GANG_SCHEDULING};
+use davit_api::features::{Features, GANG_SCHEDULING, TOPOLOGY_AWARE};
 use serde::{Deserialize, Serialize};
 
 /// A point of the framework at which plugins can be enabled and disabled.
@@ -176,13 +176,17 @@ pub const DEFAULT_PLUGINS: [(&str, i32); 20] = [
 ];
 
 /// Plugins that are among the default ones, behind all others, where a feature gate is on.
-const GATED_PLUGINS: [(&str, &str); 1] = [("GangScheduling", GANG_SCHEDULING)];
+const GATED_PLUGINS: [(&str, i32, &str); 3] = [
+    ("GangScheduling", 0, GANG_SCHEDULING),
+    ("TopologyPlacementGenerator", 0, TOPOLOGY_AWARE),
+    ("PodGroupPodsCount", 1, TOPOLOGY_AWARE),
+];
 
 impl PluginSets {
     /// The default plugins, at all their points, with those of the gates that are on.
     pub fn defaults(features: &Features) -> Self {
-        let gated = GATED_PLUGINS.iter().filter(|(_, g)| features.is_on(g));
-        let gated = gated.map(|(name, _)| (*name, 0));
+        let gated = GATED_PLUGINS.iter().filter(|(.., g)| features.is_on(g));
+        let gated = gated.map(|(name, weight, _)| (*name, *weight));
         let enabled = DEFAULT_PLUGINS.into_iter().chain(gated);
         let enabled = enabled.map(|(name, weight)| EnabledPlugin {
             name: name.to_owned(),

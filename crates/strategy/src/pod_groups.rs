@@ -38,7 +38,10 @@ impl Strategy for PodGroupRules {
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        meta::validate_update(&self.0, new, old)
+        let mut errors = meta::validate_update(&self.0, new, old);
+        // The table does not say so of fields that are of a gate and nothing else.
+        meta::immutable_at(new, old, &["spec", "schedulingConstraints"], &mut errors);
+        errors
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
@@ -128,6 +131,11 @@ fn group(spec: &Value, path: &Path, errors: &mut ErrorList) {
         let path = at_policy.child("gang").child("minCount");
         errors.push(FieldError::required(&path, ""));
     }
+    let topology = list_at(spec, &["schedulingConstraints", "topology"]);
+    let at_topology = path.child("schedulingConstraints").child("topology");
+    for (i, constraint) in topology.iter().enumerate() {
+        required(constraint, "key", &at_topology.index(i), errors);
+    }
     let (claims, path) = (
         list_at(spec, &["resourceClaims"]),
         path.child("resourceClaims"),
@@ -202,6 +210,30 @@ mod tests {
         assert_eq!(
             faults("PodGroup", &template),
             ["spec.podGroupTemplateRef: Invalid value: \"\": must specify one of: `workload`"]
+        );
+    }
+
+    #[test]
+    fn a_topology_has_a_key_that_stays() {
+        let spec = |topology: serde_json::Value| json!({"schedulingPolicy": {"basic": {}}, "schedulingConstraints": {"topology": topology}});
+        assert!(faults("PodGroup", &spec(json!([{"key": "rack"}]))).is_empty());
+        assert_eq!(
+            faults("PodGroup", &spec(json!([{"key": ""}]))),
+            ["spec.schedulingConstraints.topology[0].key: Required value"]
+        );
+        let group = |topology: serde_json::Value| {
+            json!({"metadata": {"name": "x", "namespace": "default", "resourceVersion": "1"},
+                "spec": spec(topology)})
+        };
+        let strategy = crate::strategy("scheduling.k8s.io", "v1alpha2", "PodGroup");
+        let of = |key: &str| group(json!([{"key": key}]));
+        assert!(strategy.validate_update(&of("a"), &of("a")).is_empty());
+        let errors = strategy.validate_update(&of("a"), &of("b"));
+        let told = errors.iter().map(ToString::to_string).collect::<String>();
+        assert!(
+            told.starts_with("spec.schedulingConstraints: Invalid value")
+                && told.ends_with("field is immutable"),
+            "{told}"
         );
     }
 

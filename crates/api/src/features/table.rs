@@ -3,7 +3,7 @@
 
 use super::{
     EXTENDED_RESOURCE, Effect, GANG_SCHEDULING, GENERIC_WORKLOAD, GRANULAR_STATUS, Gate,
-    LIST_ACTIVE, LIST_ATTRIBUTES, Stage, UNTHROTTLED, WORKLOAD_CLAIMS,
+    LIST_ACTIVE, LIST_ATTRIBUTES, Stage, TOPOLOGY_AWARE, UNTHROTTLED, WORKLOAD_CLAIMS,
 };
 
 /// What can be switched.
@@ -322,7 +322,7 @@ pub(super) const GATES: &[Gate] = &[
     missing("SystemdWatchdog", Stage::Ga, true),
     missing("TaintTolerationComparisonOperators", Stage::Alpha, false),
     built_in("TokenRequestServiceAccountUIDValidation", Stage::Beta),
-    missing("TopologyAwareWorkloadScheduling", Stage::Alpha, false),
+    gate(TOPOLOGY_AWARE, Stage::Alpha, false),
     built_in("TopologyManager", Stage::Ga),
     built_in("TopologyManagerPolicyAlphaOptions", Stage::Alpha),
     built_in("TopologyManagerPolicyBetaOptions", Stage::Beta),

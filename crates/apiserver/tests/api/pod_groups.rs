@@ -93,6 +93,35 @@ async fn groups_are_judged_and_never_change() {
 }
 
 #[tokio::test]
+async fn a_group_has_one_topology_with_its_gate() {
+    let gates = "GenericWorkload=true,TopologyAwareWorkloadScheduling=true";
+    let c = cluster(gates, "scheduling.k8s.io/v1alpha2=true").await;
+    let group = |keys: &[&str]| {
+        let topology: Vec<_> = keys.iter().map(|key| json!({ "key": key })).collect();
+        json!({"metadata": {"name": "g"}, "spec": {"schedulingPolicy": {"basic": {}},
+            "schedulingConstraints": {"topology": topology}}})
+    };
+    let refused = |answer: serde_json::Value| answer["message"].as_str().unwrap().to_owned();
+    let message = refused(c.post(GROUPS, &group(&["a", "b"])).await.ok(422));
+    assert!(
+        message.contains("topology: Too many: 2: must have at most 1 item"),
+        "{message}"
+    );
+    let message = refused(c.post(GROUPS, &group(&["no key"])).await.ok(422));
+    assert!(
+        message.contains("topology[0].key: Invalid value"),
+        "{message}"
+    );
+    let made = c.post(GROUPS, &group(&["example.com/rack"])).await.ok(201);
+    let kept = &made["spec"]["schedulingConstraints"]["topology"];
+    assert_eq!(*kept, json!([{"key": "example.com/rack"}]));
+    let other = json!({"spec": {"schedulingConstraints": {"topology": [{"key": "zone"}]}}});
+    let changed = c.patch(&format!("{GROUPS}/g"), "merge", &other).await;
+    let message = refused(changed.ok(422));
+    assert!(message.contains("field is immutable"), "{message}");
+}
+
+#[tokio::test]
 async fn claims_of_a_group_are_kept_with_their_gate() {
     let gates = "GenericWorkload=true,DRAWorkloadResourceClaims=true";
     let c = cluster(gates, "scheduling.k8s.io/v1alpha2=true").await;

@@ -100,6 +100,7 @@ impl EquivalenceClass {
             snapshot,
             nominated,
             pod,
+            within: _,
         } = *inputs;
         // With pods in mind that wait for it, the node is another.
         let is_awaited = |name: &str| !nominated.on_node(name).is_empty();

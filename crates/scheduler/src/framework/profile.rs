@@ -5,8 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{
-    Bind, ClusterEvent, EventObject, Filter, Hint, Permit, Plugin, PostBind, PostFilter, PreBind,
-    PreEnqueue, PreFilter, PreScore, QueueSort, Reserve, Score, Status,
+    Bind, ClusterEvent, EventObject, Filter, Hint, Permit, PlacementGenerate, PlacementScore,
+    Plugin, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort, Reserve,
+    Score, Status,
 };
 use crate::config::ExtensionPoint;
 use crate::pod::PodInfo;
@@ -30,6 +31,8 @@ pub struct Points {
     pub pre_bind: Vec<Arc<dyn PreBind>>,
     pub bind: Vec<Arc<dyn Bind>>,
     pub post_bind: Vec<Arc<dyn PostBind>>,
+    pub placement_generate: Vec<Arc<dyn PlacementGenerate>>,
+    pub placement_score: Vec<Arc<dyn PlacementScore>>,
 }
 
 impl Points {
@@ -48,8 +51,8 @@ impl Points {
             ExtensionPoint::PreBind => !self.pre_bind.is_empty(),
             ExtensionPoint::Bind => !self.bind.is_empty(),
             ExtensionPoint::PostBind => !self.post_bind.is_empty(),
-            // Of groups of pods, which are not built.
-            ExtensionPoint::PlacementGenerate | ExtensionPoint::PlacementScore => false,
+            ExtensionPoint::PlacementGenerate => !self.placement_generate.is_empty(),
+            ExtensionPoint::PlacementScore => !self.placement_score.is_empty(),
         }
     }
 
@@ -69,7 +72,10 @@ impl Points {
             ExtensionPoint::PreBind => self.pre_bind.extend(more.pre_bind),
             ExtensionPoint::Bind => self.bind.extend(more.bind),
             ExtensionPoint::PostBind => self.post_bind.extend(more.post_bind),
-            ExtensionPoint::PlacementGenerate | ExtensionPoint::PlacementScore => {}
+            ExtensionPoint::PlacementGenerate => {
+                self.placement_generate.extend(more.placement_generate);
+            }
+            ExtensionPoint::PlacementScore => self.placement_score.extend(more.placement_score),
         }
     }
 }

@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::framework::{Action, ClusterEvent, EventObject, EventResource, Hint};
 use crate::plugins::testing::{known_devices, pod};
-use crate::plugins::{Budgets, GangScheduling, default_profile};
+use crate::plugins::{
+    Budgets, GangScheduling, PodGroupPodsCount, TopologyPlacement, default_profile,
+};
 use crate::pod::PodInfo;
 use crate::queue::QueueOptions;
 
@@ -56,12 +58,16 @@ impl World {
         let groups = PodGroups::default();
         let profile = default_profile("s", None, Budgets::default(), &known_devices());
         let gangs = GangScheduling::new(groups.clone());
+        let profile = profile
+            .with(Arc::new(gangs), 0)
+            .with(Arc::new(TopologyPlacement), 0)
+            .with(Arc::new(PodGroupPodsCount), 1);
         Self {
             cache: Cache::new(),
             snapshot: Snapshot::default(),
             queue: Queue::new(QueueOptions::default()),
             groups,
-            rules: OfProfile(profile.with(Arc::new(gangs), 0)),
+            rules: OfProfile(profile),
             search: NodeSearch::default(),
             now: Instant::now(),
             bound: BTreeMap::new(),
@@ -72,18 +78,37 @@ impl World {
 
     /// A node with so many devices; or it has so many now.
     fn node(&mut self, name: &str, devices: usize) {
-        let node = json!({"metadata": {"name": name},
+        self.node_with(name, devices, &json!({}));
+    }
+
+    /// The same in a rack.
+    fn racked(&mut self, name: &str, rack: &str, devices: usize) {
+        self.node_with(name, devices, &json!({ "rack": rack }));
+    }
+
+    fn node_with(&mut self, name: &str, devices: usize, labels: &Value) {
+        let node = json!({"metadata": {"name": name, "labels": labels},
             "status": {"allocatable": {"pods": "99", "example.com/foo": devices.to_string()}}});
         self.cache
             .set_node(Arc::new(serde_json::from_value(node).unwrap()));
-        let action = Action::ADD | Action::UPDATE_ALLOCATABLE;
+        let action = Action::ADD | Action::UPDATE_ALLOCATABLE | Action::UPDATE_LABEL;
         let object = EventObject::Other;
         self.event(EventResource::Node, action, &object);
     }
 
     fn group(&mut self, name: &str, policy: Value) {
-        let group = json!({"metadata": {"name": name, "namespace": "default"},
-            "spec": {"schedulingPolicy": policy}});
+        self.group_of(name, json!({ "schedulingPolicy": policy }));
+    }
+
+    /// A group whose pods belong into one rack.
+    fn group_in_rack(&mut self, name: &str, policy: Value) {
+        let constraints = json!({"topology": [{"key": "rack"}]});
+        let spec = json!({"schedulingPolicy": policy, "schedulingConstraints": constraints});
+        self.group_of(name, spec);
+    }
+
+    fn group_of(&mut self, name: &str, spec: Value) {
+        let group = json!({"metadata": {"name": name, "namespace": "default"}, "spec": spec});
         let group: Arc<_> = Arc::new(serde_json::from_value(group).unwrap());
         self.groups.set(Arc::clone(&group));
         let new = Some(group);
@@ -334,5 +359,118 @@ fn item_61_gangs_that_fit_one_at_a_time_never_block_each_other() {
         world.settle();
         let (second, size) = *sizes.iter().find(|(name, _)| *name != first).unwrap();
         assert_eq!(world.bound_of(second), size, "seed {seed}");
+    }
+}
+
+/// KEP-5732.
+#[test]
+fn a_group_goes_into_one_rack_or_stays() {
+    let mut world = World::new();
+    for (name, rack, devices) in [
+        ("a0", "a", 1),
+        ("a1", "a", 1),
+        ("b0", "b", 1),
+        ("b1", "b", 2),
+    ] {
+        world.racked(name, rack, devices);
+    }
+    world.node("loose", 9);
+    world.group_in_rack("g", gang(4));
+    for i in 0..4 {
+        world.pod(&format!("g{i}"), "g");
+    }
+    world.settle();
+    assert_eq!(world.bound.len(), 0);
+    assert_eq!(world.cache.pod_count(), 0);
+    assert_eq!(world.verdict, Some(GroupVerdict::NoPlacement(2)));
+    let message = world.verdict.as_ref().unwrap().message();
+    assert_eq!(
+        message,
+        "0/2 placements are available, first placement status: pod group is unschedulable"
+    );
+    let short = "0/5 nodes are available: 2 Insufficient example.com/foo, 3 node(s) outside of placement a.";
+    assert!(
+        world.told.values().any(|told| told == short),
+        "{:?}",
+        world.told
+    );
+
+    world.racked("b0", "b", 3);
+    world.settle();
+    assert_eq!(world.verdict, Some(GroupVerdict::Fits));
+    assert_eq!(world.bound_of("g"), 4);
+    assert!(world.bound.values().all(|node| node.starts_with('b')));
+
+    // Whoever comes later goes where the others are.
+    world.racked("a0", "a", 9);
+    for name in ["g4", "g5"] {
+        world.pod(name, "g");
+    }
+    world.settle();
+    assert_eq!(world.bound_of("g"), 5);
+    assert!(world.bound.values().all(|node| node.starts_with('b')));
+}
+
+#[test]
+fn a_group_whose_topology_nobody_has_waits_for_it() {
+    let mut world = World::new();
+    world.node("n", 2);
+    world.group_in_rack("g", gang(1));
+    world.pod("g0", "g");
+    world.settle();
+    let why = "no feasible placements found".to_owned();
+    assert_eq!(world.verdict, Some(GroupVerdict::Refused(why)));
+    assert_eq!(
+        world.told["g0"],
+        "0/1 nodes are available: no feasible placements found."
+    );
+    world.racked("n", "a", 2);
+    world.settle();
+    assert_eq!(world.bound["g0"], "n");
+}
+
+#[test]
+fn the_rack_that_takes_more_pods_is_better() {
+    let mut world = World::new();
+    world.racked("a", "a", 1);
+    world.racked("b", "b", 2);
+    world.racked("c", "c", 1);
+    world.group_in_rack("g", json!({"basic": {}}));
+    for i in 0..3 {
+        world.pod(&format!("g{i}"), "g");
+    }
+    assert!(world.step());
+    assert_eq!(world.verdict, Some(GroupVerdict::Fits));
+    assert_eq!(world.bound.values().collect::<Vec<_>>(), ["b", "b"]);
+}
+
+/// Whatever racks there are: a gang that fits into one goes into one, and what was only tried leaves nothing behind.
+#[test]
+fn gangs_find_the_rack_that_has_room() {
+    for seed in 0..300 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut world = World::new();
+        let mut rooms: BTreeMap<String, usize> = BTreeMap::new();
+        for i in 0..random.random_range(1..8) {
+            let rack = random.random_range(0..3).to_string();
+            let devices = random.random_range(0..3);
+            world.racked(&format!("{rack}-{i}"), &rack, devices);
+            *rooms.entry(rack).or_default() += devices;
+        }
+        let size = random.random_range(1..6);
+        world.group_in_rack("g", gang(size));
+        for i in 0..size {
+            world.pod(&format!("g{i}"), "g");
+        }
+        world.settle();
+        let fits = rooms.values().any(|room| *room >= size);
+        let wanted = if fits { size } else { 0 };
+        assert_eq!(world.bound_of("g"), wanted, "seed {seed}: {rooms:?}");
+        assert_eq!(world.cache.pod_count(), wanted, "seed {seed}");
+        let racks: Vec<&str> = world.bound.values().map(|node| &node[..1]).collect();
+        assert!(
+            racks.iter().all(|rack| *rack == racks[0]),
+            "seed {seed}: {racks:?}"
+        );
     }
 }

@@ -9,6 +9,10 @@ pub enum GroupVerdict {
     WaitsForPreemption,
     /// It cannot go.
     Unschedulable,
+    /// It fits into none of so many placements.
+    NoPlacement(usize),
+    /// It cannot go, for this reason of a plugin.
+    Refused(String),
     /// Something went wrong.
     Failed(String),
 }
@@ -19,7 +23,7 @@ impl GroupVerdict {
         match self {
             Self::Fits => "scheduled",
             Self::WaitsForPreemption => "waiting_on_preemption",
-            Self::Unschedulable => "unschedulable",
+            Self::Unschedulable | Self::NoPlacement(_) | Self::Refused(_) => "unschedulable",
             Self::Failed(_) => "error",
         }
     }
@@ -30,6 +34,10 @@ impl GroupVerdict {
             Self::Fits => String::new(),
             Self::WaitsForPreemption => refusal(PREEMPTION),
             Self::Unschedulable => UNSCHEDULABLE.to_owned(),
+            Self::NoPlacement(tried) => format!(
+                "0/{tried} placements are available, first placement status: {UNSCHEDULABLE}"
+            ),
+            Self::Refused(why) => refusal(why),
             Self::Failed(why) => why.clone(),
         }
     }

@@ -229,7 +229,7 @@ impl DefaultPreemption {
     ) -> (Vec<Candidate>, Refusals) {
         let total = context.snapshot.nodes().len();
         let resolvable = |s: &Status| s.code == Code::Unschedulable;
-        let potential: Vec<usize> = if context.absent.is_some_and(resolvable) {
+        let mut potential: Vec<usize> = if context.absent.is_some_and(resolvable) {
             let known: BTreeMap<usize, &Status> = context.refused.iter().collect();
             (0..total)
                 .filter(|at| known.get(at).is_none_or(|s| resolvable(s)))
@@ -238,6 +238,8 @@ impl DefaultPreemption {
             let helped = context.refused.iter().filter(|(_, s)| resolvable(s));
             helped.map(|(at, _)| at).collect()
         };
+        let within = context.within;
+        potential.retain(|at| within.is_none_or(|placement| placement.has(*at)));
         if potential.is_empty() {
             return (Vec::new(), Refusals::default());
         }
@@ -249,6 +251,7 @@ impl DefaultPreemption {
             snapshot: context.snapshot,
             nominated: context.nominated,
             pod,
+            within: context.within,
         };
         let (mut candidates, mut refused) = (Vec::new(), Refusals::default());
         for i in 0..potential.len() {

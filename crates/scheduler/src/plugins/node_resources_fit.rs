@@ -7,7 +7,8 @@ use crate::config::{FitStrategy, NodeResourcesFitArgs};
 use crate::devices::Devices;
 use crate::framework::{
     Action, ClusterEvent, Code, CycleState, EventObject, EventResource, Filter, Hint,
-    MAX_NODE_SCORE, Plugin, Points, Reason, Score, Shortage, Signature, Status,
+    MAX_NODE_SCORE, PlacementScore, Plugin, Points, ProposedPlacement, Reason, Score, Shortage,
+    Signature, Status,
 };
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
@@ -233,6 +234,7 @@ impl Plugin for NodeResourcesFit {
 
     fn attach(self: Arc<Self>, points: &mut Points) {
         points.filter.push(self.clone());
+        points.placement_score.push(self.clone());
         points.score.push(self);
     }
 
@@ -344,6 +346,36 @@ impl Score for NodeResourcesFit {
             }
             (_, weights) => sum / weights,
         }
+    }
+}
+
+impl PlacementScore for NodeResourcesFit {
+    /// The fuller its nodes are, the better, whatever a good node is: large placements stay free for large groups.
+    fn score_placement(&self, proposed: ProposedPlacement<'_>) -> i64 {
+        let nodes = proposed.placement.nodes.iter();
+        let nodes = nodes.map(|&at| proposed.snapshot.node(at));
+        let (mut sum, mut weights) = (0, 0);
+        for (name, weight) in &self.scored {
+            let asks = |pod: &Arc<PodInfo>| pod.requests.requests.get(name) > 0;
+            let is_basic = matches!(name.as_str(), "cpu" | "memory");
+            if !is_basic && !proposed.pods.iter().any(asks) {
+                continue;
+            }
+            let (mut used, mut capacity) = (0_i64, 0_i64);
+            for node in nodes.clone() {
+                capacity = capacity.saturating_add(node.allocatable.get(name));
+                used = used.saturating_add(match name.as_str() {
+                    "cpu" => node.scored_milli_cpu,
+                    "memory" => node.scored_memory,
+                    other => node.requested.get(other),
+                });
+            }
+            if capacity > 0 {
+                weights += weight;
+                sum += weight * share(used.min(capacity), capacity);
+            }
+        }
+        if weights == 0 { 0 } else { sum / weights }
     }
 }
 

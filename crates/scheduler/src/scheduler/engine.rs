@@ -312,6 +312,7 @@ impl Engine {
             snapshot: &self.snapshot,
             nominated: &self.nominated,
             pod: &pod,
+            within: None,
         };
         let consulted = Consulted {
             extenders: &self.extenders,

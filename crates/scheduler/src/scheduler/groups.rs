@@ -170,9 +170,10 @@ async fn write_condition(
 fn condition_patch(group: &PodGroup, verdict: &GroupVerdict, at: Timestamp) -> Option<Value> {
     let (status, reason) = match verdict {
         GroupVerdict::Fits => ("True", "Scheduled"),
-        GroupVerdict::WaitsForPreemption | GroupVerdict::Unschedulable => {
-            ("False", "Unschedulable")
-        }
+        GroupVerdict::WaitsForPreemption
+        | GroupVerdict::Unschedulable
+        | GroupVerdict::NoPlacement(_)
+        | GroupVerdict::Refused(_) => ("False", "Unschedulable"),
         GroupVerdict::Failed(_) => ("False", "SchedulerError"),
     };
     let conditions = group.status.iter().flat_map(|s| &s.conditions).flatten();

@@ -72,6 +72,7 @@ fn compare(bed: &Bed, cache: &mut EquivalenceCache, profile: &Profile, pod: &Arc
         snapshot: &bed.snapshot,
         nominated: &Nominated::default(),
         pod,
+        within: None,
     };
     let mut state = CycleState::new();
     let (status, ..) = pre_filter(&inputs, &mut state);
@@ -142,6 +143,7 @@ fn a_node_that_is_as_it_was_is_not_asked_again() {
         snapshot: &bed.snapshot,
         nominated: &Nominated::default(),
         pod: &again,
+        within: None,
     };
     let mut state = CycleState::new();
     pre_filter(&inputs, &mut state);

@@ -44,6 +44,7 @@ fn on_node(
         snapshot: &bed.snapshot,
         nominated: &nominated,
         pod,
+        within: None,
     };
     let at = bed.snapshot.position(node).unwrap();
     let mut state = CycleState::new();

@@ -87,6 +87,7 @@ async fn without_scores_the_search_ends_at_the_first_node() {
         snapshot: &nodes.snapshot,
         nominated: &crate::nominator::Nominated::default(),
         pod: &pod,
+        within: None,
     };
     let mut search = NodeSearch::default();
     for at in [0, 1, 2, 0] {
