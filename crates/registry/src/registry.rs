@@ -74,9 +74,10 @@ impl ResourceInfo {
         Qualified::new(self.row.group, self.row.plural)
     }
 
-    /// The kind as messages about invalid objects name it.
+    /// The kind as messages about invalid objects name it: events of either group are those of the core group.
     pub fn qualified_kind(&self) -> Qualified<'static> {
-        Qualified::new(self.row.group, self.row.kind)
+        let stored = kinds::builtin().storage_row(&self.row);
+        Qualified::new(stored.group, self.row.kind)
     }
 
     /// The subresource of a name.

@@ -487,6 +487,31 @@ async fn failed_preconditions_of_deletions_name_the_kind() {
     assert!(message(&status).starts_with(told), "{status}");
 }
 
+/// Events of both groups are one kind, and faults name it as that of the core group.
+#[tokio::test]
+async fn faults_of_events_name_the_kind_that_is_stored() {
+    let c = Cluster::new().await;
+    let events = "/apis/events.k8s.io/v1/namespaces/default/events";
+    let refused = c.post(events, &json!({"metadata": {"name": "x"}})).await;
+    let refused = refused.error(422, "Invalid");
+    assert!(
+        message(&refused).starts_with("Event \"x\" is invalid: "),
+        "{refused}"
+    );
+    assert_eq!(refused["details"].get("group"), None);
+    let event = json!({"metadata": {"name": "x", "finalizers": ["mine"]},
+        "involvedObject": {"kind": "Pod", "namespace": "default"}, "type": "Normal"});
+    // The core group's finalizers need no domain.
+    c.post("/api/v1/namespaces/default/events", &event)
+        .await
+        .ok(201);
+    let options = json!({"preconditions": {"uid": "other"}});
+    let status = c.delete(&format!("{events}/x"), &options).await;
+    let status = status.error(409, "Conflict");
+    let told = "Operation cannot be fulfilled on Event \"x\": the UID in the precondition";
+    assert!(message(&status).starts_with(told), "{status}");
+}
+
 #[tokio::test]
 async fn a_deletion_succeeds_without_a_code() {
     let c = Cluster::new().await;
