@@ -47,7 +47,7 @@ pub fn too_long_text(max: usize) -> String {
 }
 
 /// `must be no more than N characters`: so it is said of names, the other way of parts of labels.
-fn too_many_characters(max: usize) -> String {
+pub fn too_many_characters(max: usize) -> String {
     format!("must be no more than {max} characters")
 }
 

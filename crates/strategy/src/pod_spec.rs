@@ -66,7 +66,15 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
     optional_choice(spec, "preemptionPolicy", &policies, path, errors);
     let os = at(spec, &["os"]);
     if !os.is_null() {
-        choice(os, "name", &["linux", "windows"], &path.child("os"), errors);
+        let (known, path) = (["linux", "windows"], path.child("os"));
+        match str_at(os, &["name"]) {
+            "" => errors.push(FieldError::required(&path.child("name"), "")),
+            // upstream says this of the whole
+            name if !known.contains(&name) => {
+                errors.push(FieldError::not_supported(&path, name, &known));
+            }
+            _ => {}
+        }
     }
 }
 
@@ -172,7 +180,7 @@ fn searches(searches: &[Value], path: &Path, errors: &mut ErrorList) {
     for (i, text) in texts().enumerate().filter(|(_, text)| *text != ".") {
         let text = text.strip_suffix('.').unwrap_or(text);
         if text.len() > names::SUBDOMAIN_MAX {
-            let fault = names::too_long_text(names::SUBDOMAIN_MAX);
+            let fault = names::too_many_characters(names::SUBDOMAIN_MAX);
             errors.push(FieldError::invalid(&path.index(i), text, fault));
         }
         let is_label = |label: &str| {

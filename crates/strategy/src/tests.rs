@@ -517,6 +517,10 @@ fn what_is_rarely_given_in_a_pod_is_looked_at_too() {
             "spec.dnsConfig.searches[2]: Invalid value: \"A\": a lowercase RFC 1123 subdomain",
         ),
         (
+            json!({"os": {"name": "b"}}),
+            "spec.os: Unsupported value: \"b\": supported values: \"linux\", \"windows\"",
+        ),
+        (
             json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "k", "whenUnsatisfiable": "ScheduleAnyway", "minDomains": 2}]}),
             "spec.topologySpreadConstraints[0].minDomains: Invalid value: 2: can only use minDomains if whenUnsatisfiable=DoNotSchedule, not ScheduleAnyway",
         ),
@@ -525,6 +529,11 @@ fn what_is_rarely_given_in_a_pod_is_looked_at_too() {
             "spec.topologySpreadConstraints[0].matchLabelKeys: Forbidden: must not be specified when labelSelector is not set",
         ),
     ];
+    let long = faults_of(json!({"dnsConfig": {"searches": ["a".repeat(254)]}}));
+    assert!(
+        long.ends_with(": must be no more than 253 characters"),
+        "{long}"
+    );
     for (part, wanted) in cases {
         let found = faults_of(part);
         assert!(
