@@ -37,14 +37,14 @@ pub use sub_paths::{SubPath, too_many as too_many_sub_paths};
 
 use claims::Use;
 use davit_beneath::mountinfo::{is_there, mount_points};
-use davit_beneath::{Links, Root, private_dir};
+use davit_beneath::{Links, Root};
 use davit_client::{EventRecorder, Informer};
 use davit_csi::Drivers;
 use davit_disk::{Directories, nested, published};
 use davit_flexvolume::{DEFAULT_PLUGIN_DIR, FlexDrivers};
 use davit_pods::env::NodeFacts;
 use davit_pods::objects::ObjectSource;
-use davit_pods::paths::{PRIVATE_DIR, Paths};
+use davit_pods::paths::Paths;
 use davit_pods::pod::PodExt;
 use error::io_error;
 use file_waits::FileWaits;
@@ -241,12 +241,14 @@ impl Volumes {
         };
         let lock = self.pods.of(pod.uid());
         let _alive = lock.read().await;
-        private_dir(self.paths.pod(pod.uid()), PRIVATE_DIR).map_err(|e| {
-            vec![Error::SetUp {
-                volume: first.name.clone(),
-                cause: io_error("cannot make the pod's directory")(e.into()),
-            }]
-        })?;
+        self.paths
+            .make_dir(&self.paths.pod(pod.uid()))
+            .map_err(|e| {
+                vec![Error::SetUp {
+                    volume: first.name.clone(),
+                    cause: io_error("cannot make the pod's directory")(e.into()),
+                }]
+            })?;
         let made = wanted
             .iter()
             .map(|(volume, usage)| Box::pin(self.one(pod, volume, *usage, facts)));
@@ -481,6 +483,18 @@ impl Volumes {
             Ok(())
         });
         done.await.map_err(io::Error::other)?
+    }
+}
+
+impl Volumes {
+    /// Makes the directory of a volume, below the node's own.
+    async fn make_volume_dir(&self, dir: &Path) -> Result<(), Cause> {
+        let (paths, dir) = (self.paths.clone(), dir.to_owned());
+        blocking(move || {
+            let made = paths.make_dir(&dir).map(drop);
+            made.map_err(|e| io_error("cannot make the volume's directory")(e.into()))
+        })
+        .await
     }
 }
 
