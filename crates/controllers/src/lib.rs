@@ -58,6 +58,7 @@ mod scale;
 mod served;
 mod service_account;
 mod service_cidrs;
+mod slow_kinds;
 mod statefulset;
 mod token_secrets;
 mod trust_bundle;

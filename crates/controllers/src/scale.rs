@@ -1,5 +1,7 @@
 //! The scale subresource of objects of any kind, found through discovery.
 
+use crate::controller::Error;
+use crate::slow_kinds::SlowKinds;
 use davit_client::path_segment;
 use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::discovery::{ApiResource, Scope};
@@ -33,6 +35,9 @@ pub(crate) enum ScaleError {
     /// What the API server said.
     #[error("{}", davit_client::message_of(.0))]
     Api(#[source] kube::Error),
+    /// The server of the kind does not answer in time.
+    #[error("{0}")]
+    Slow(Error),
 }
 
 impl ScaleError {
@@ -46,6 +51,7 @@ impl ScaleError {
 pub(crate) struct Scales {
     client: kube::Client,
     known: Mutex<HashMap<(String, String), (Instant, ApiResource)>>,
+    slow: SlowKinds,
 }
 
 /// An object by what references to it say.
@@ -62,6 +68,7 @@ impl Scales {
         Self {
             client,
             known: Mutex::default(),
+            slow: SlowKinds::default(),
         }
     }
 
@@ -110,7 +117,7 @@ impl Scales {
         Ok(resource)
     }
 
-    async fn path(&self, target: Target<'_>) -> Result<String, ScaleError> {
+    async fn path(&self, target: Target<'_>) -> Result<(ApiResource, String), ScaleError> {
         let resource = self.resource(target.api_version, target.kind).await?;
         let base = <kube::core::DynamicObject as kube::Resource>::url_path(
             &resource,
@@ -118,33 +125,34 @@ impl Scales {
         );
         let name = path_segment(target.name);
         let name = name.ok_or_else(|| ScaleError::Name(target.name.to_owned()))?;
-        Ok(format!("{base}/{name}/scale"))
+        Ok((resource, format!("{base}/{name}/scale")))
     }
 
     /// The scale of an object.
     pub(crate) async fn get(&self, target: Target<'_>) -> Result<Scale, ScaleError> {
-        let path = self.path(target).await?;
+        let (resource, path) = self.path(target).await?;
         let request = http::Request::get(path).body(Vec::new());
-        self.sent(request).await
+        self.sent(&resource, request).await
     }
 
     /// Writes the scale of an object.
     pub(crate) async fn put(&self, target: Target<'_>, scale: &Scale) -> Result<Scale, ScaleError> {
-        let path = self.path(target).await?;
+        let (resource, path) = self.path(target).await?;
         let body = serde_json::to_vec(scale)
             .map_err(|error| ScaleError::Api(kube::Error::SerdeError(error)))?;
         let request = http::Request::put(path)
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(body);
-        self.sent(request).await
+        self.sent(&resource, request).await
     }
 
     async fn sent(
         &self,
+        resource: &ApiResource,
         request: Result<http::Request<Vec<u8>>, http::Error>,
     ) -> Result<Scale, ScaleError> {
         let request = request.map_err(|error| ScaleError::Api(kube::Error::HttpError(error)))?;
-        let answer = self.client.request(request).await;
-        answer.map_err(ScaleError::Api)
+        let answer = self.slow.ask(resource, self.client.request(request)).await;
+        answer.map_err(ScaleError::Slow)?.map_err(ScaleError::Api)
     }
 }
