@@ -54,7 +54,7 @@ use locks::Locks;
 use mounts::Mounter;
 use node_expand::Known;
 use parking_lot::Mutex;
-use projection::Files;
+use projection::{Files, PodBudget};
 use prometheus_client::collector::Collector;
 use stats::PlacedVolumes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -249,9 +249,10 @@ impl Volumes {
                     cause: io_error("cannot make the pod's directory")(e.into()),
                 }]
             })?;
+        let budget = PodBudget::default();
         let made = wanted
             .iter()
-            .map(|(volume, usage)| Box::pin(self.one(pod, volume, *usage, facts)));
+            .map(|(volume, usage)| Box::pin(self.one(pod, volume, *usage, facts, &budget)));
         let made = join_all(made).await;
         let names = || wanted.iter().map(|(volume, _)| volume.name.clone());
         let failed: Vec<String> = names()
@@ -288,6 +289,7 @@ impl Volumes {
         volume: &Volume,
         usage: Use,
         facts: &NodeFacts,
+        budget: &PodBudget,
     ) -> Result<Ready, Error> {
         let claimed = Box::pin(claims::resolve(pod, volume, usage, &*self.objects)).await;
         let claimed = claimed.map_err(|cause| Error::Unprocessed {
@@ -297,7 +299,7 @@ impl Volumes {
         })?;
         let ready = match &claimed {
             Some(claimed) => Box::pin(self.persistent(pod, claimed, facts)).await?,
-            None => Box::pin(self.unclaimed(pod, volume, facts)).await?,
+            None => Box::pin(self.unclaimed(pod, volume, facts, budget)).await?,
         };
         self.place(pod, volume, claimed.as_ref(), &ready);
         Ok(ready)
@@ -309,6 +311,7 @@ impl Volumes {
         pod: &Pod,
         volume: &Volume,
         facts: &NodeFacts,
+        budget: &PodBudget,
     ) -> Result<Ready, Error> {
         if let Some(source) = &volume.csi {
             return Box::pin(self.inline_csi(pod, &volume.name, source)).await;
@@ -324,7 +327,7 @@ impl Volumes {
                 cause,
             });
         }
-        let made = Box::pin(self.of_the_pod(pod, volume, facts)).await;
+        let made = Box::pin(self.of_the_pod(pod, volume, facts, budget)).await;
         let path = made.map_err(|cause| Error::SetUp {
             volume: volume.name.clone(),
             cause,
@@ -341,6 +344,7 @@ impl Volumes {
         pod: &Pod,
         volume: &Volume,
         facts: &NodeFacts,
+        budget: &PodBudget,
     ) -> Result<PathBuf, Cause> {
         if let Some(source) = &volume.host_path {
             let source = source.clone();
@@ -353,7 +357,7 @@ impl Volumes {
         if let Some(source) = &volume.empty_dir {
             return empty_dir::set_up(self, pod, volume, source).await;
         }
-        let mut files = Files::default();
+        let mut files = Files::within(budget);
         let plugin = if let Some(source) = &volume.config_map {
             projection::config_map(pod, source, &*self.objects, &mut files).await?;
             "kubernetes.io~configmap"
