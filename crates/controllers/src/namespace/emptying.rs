@@ -3,7 +3,6 @@
 use crate::controller::{cause_of, gone_is_none};
 use crate::discovery::{ServedKind, ServedKinds};
 use davit_client::message_of;
-use futures::future::ready;
 use futures::stream::{self, StreamExt};
 use k8s_openapi::api::core::v1::NamespaceCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -156,8 +155,10 @@ pub(super) async fn empty(client: &kube::Client, namespace: &str) -> Remains {
         for kind in round {
             of_kinds.push(empty_in_time(client, namespace, kind));
         }
-        let of_kinds = stream::iter(of_kinds).buffer_unordered(AT_ONCE);
-        of_kinds.for_each(|kind| ready(remains.add(kind))).await;
+        let mut of_kinds = stream::iter(of_kinds).buffer_unordered(AT_ONCE);
+        while let Some(kind) = of_kinds.next().await {
+            remains.add(kind);
+        }
         if !remains.objects.is_empty() || !remains.failures.is_empty() {
             break;
         }
