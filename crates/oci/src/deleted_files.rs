@@ -3,7 +3,7 @@
 //! Found by the descriptors and mappings of processes. What is on its way through a socket, and nowhere else, is not.
 
 use nix::unistd::Pid;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Statx, StatxFlags, openat, statx};
 use std::collections::HashSet;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +18,8 @@ const MAX: usize = 200_000;
 #[must_use]
 pub fn deleted_files(pids: &[Pid], of: &str, disk: &Path, until: Instant) -> u64 {
     let mut found = Found {
-        devices: device(CWD, disk).into_iter().collect(),
+        disk: place(CWD, disk, StatxFlags::TYPE).map(|(device, _)| device),
+        roots: HashSet::new(),
         seen: HashSet::new(),
         bytes: 0,
         left: MAX,
@@ -32,7 +33,8 @@ pub fn deleted_files(pids: &[Pid], of: &str, disk: &Path, until: Instant) -> u64
         if !is_in(&process, of) {
             continue;
         }
-        found.devices.extend(device(&process, "root"));
+        let root = place(&process, "root", StatxFlags::MNT_ID);
+        found.roots.extend(root.and_then(|(_, mount)| mount));
         for list in [c"fd", c"map_files"] {
             found.look(&process, list);
         }
@@ -62,14 +64,26 @@ type Device = (u32, u32);
 /// What the kernel knows without asking a server or a program, which may not answer.
 const AS_KNOWN: AtFlags = AtFlags::STATX_DONT_SYNC;
 
-fn device(dir: impl AsFd, path: impl rustix::path::Arg) -> Option<Device> {
-    let stat = statx(dir, path, AS_KNOWN, StatxFlags::TYPE).ok()?;
-    Some((stat.stx_dev_major, stat.stx_dev_minor))
+/// On which device a path is, and on which mount if the kernel says that (5.8).
+fn place(
+    dir: impl AsFd,
+    path: impl rustix::path::Arg,
+    wanted: StatxFlags,
+) -> Option<(Device, Option<u64>)> {
+    let stat = statx(dir, path, AS_KNOWN, wanted).ok()?;
+    Some(((stat.stx_dev_major, stat.stx_dev_minor), mount_of(&stat)))
+}
+
+fn mount_of(stat: &Statx) -> Option<u64> {
+    let known = stat.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+    known.then_some(stat.stx_mnt_id)
 }
 
 struct Found {
-    /// The disks that count: what is in memory, or on volumes of others, does not.
-    devices: HashSet<Device>,
+    /// What counts is on the node's disk or on a root: what is in memory, or on volumes of others, does not.
+    disk: Option<Device>,
+    /// Mounts, and not devices: files of an overlay are on devices of their own.
+    roots: HashSet<u64>,
     seen: HashSet<(Device, u64)>,
     bytes: u64,
     left: usize,
@@ -99,14 +113,16 @@ impl Found {
     }
 
     fn count(&mut self, dir: &OwnedFd, name: &CStr) {
-        let Ok(stat) = statx(dir, name, AS_KNOWN, StatxFlags::BASIC_STATS) else {
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+        let Ok(stat) = statx(dir, name, AS_KNOWN, wanted) else {
             return;
         };
+        let on_root = mount_of(&stat).is_some_and(|mount| self.roots.contains(&mount));
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
         let is_file = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile;
         if is_file
             && stat.stx_nlink == 0
-            && self.devices.contains(&device)
+            && (on_root || self.disk == Some(device))
             && self.seen.insert((device, stat.stx_ino))
         {
             let bytes = stat.stx_blocks.saturating_mul(512);
@@ -118,36 +134,65 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write as _;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
     use std::time::Duration;
 
-    const SIZE: usize = 1 << 20;
+    const SIZE: u64 = 1 << 20;
 
-    fn own(disk: &Path) -> u64 {
-        let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    /// A process that has written a file, which is deleted and open twice.
+    fn holder(dir: &Path) -> Child {
+        let script = "exec 3>file; rm file; head -c 1048576 /dev/zero >&3; sync; exec 4>&3; echo ready; read _";
+        let mut child = Command::new("sh")
+            .args(["-c", script])
+            .current_dir(dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = String::new();
+        let mut said = BufReader::new(child.stdout.as_mut().unwrap());
+        said.read_line(&mut ready).unwrap();
+        assert_eq!(ready, "ready\n");
+        child
+    }
+
+    /// What a process holds; `disk` is where the node has its own files.
+    fn held(child: &Child, disk: &Path) -> u64 {
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
         let path = cgroups.lines().next().unwrap().splitn(3, ':').nth(2);
         let until = Instant::now() + Duration::from_secs(30);
-        assert_eq!(deleted_files(&[Pid::this()], "/not/ours", disk, until), 0);
-        deleted_files(&[Pid::this()], path.unwrap(), disk, until)
+        assert_eq!(deleted_files(&[pid], "/not/ours", disk, until), 0);
+        deleted_files(&[pid], path.unwrap(), disk, until)
+    }
+
+    fn ended(mut child: Child) {
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 
     #[test]
     fn what_has_no_name_any_more_counts_while_somebody_has_it_open() {
         let dir = tempfile::tempdir_in(".").unwrap();
-        let path = dir.path().join("file");
-        let mut file = std::fs::File::create(&path).unwrap();
-        file.write_all(&vec![7; SIZE]).unwrap();
-        file.sync_all().unwrap();
-        let size = u64::try_from(SIZE).unwrap();
-        let before = own(dir.path());
-        std::fs::remove_file(&path).unwrap();
-        let twice = file.try_clone().unwrap();
-        let with = own(dir.path());
-        assert!(
-            (size..2 * size).contains(&(with - before)),
-            "{before} {with}"
-        );
-        drop((file, twice));
-        assert!(own(dir.path()) < with);
+        let child = holder(dir.path());
+        let bytes = held(&child, dir.path());
+        assert!((SIZE..2 * SIZE).contains(&bytes), "{bytes}");
+        ended(child);
+    }
+
+    #[test]
+    fn what_is_on_the_root_counts_wherever_the_nodes_disk_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = |path: &Path| place(CWD, path, StatxFlags::MNT_ID).and_then(|(_, mount)| mount);
+        let root = mount(Path::new("/"));
+        if root.is_none() || root != mount(dir.path()) {
+            println!("skipped: temporary files are not on the root");
+            return;
+        }
+        let child = holder(dir.path());
+        let bytes = held(&child, Path::new("/proc"));
+        assert!((SIZE..2 * SIZE).contains(&bytes), "{bytes}");
+        ended(child);
     }
 }
