@@ -16,7 +16,7 @@ use crate::source::{Source, read};
 const LINES: usize = 20_000;
 
 /// Crates that are bigger, and how many lines they may have. A row is lowered when its crate shrinks.
-const BIGGER: &[(&str, usize)] = &[("controllers", 20_100)];
+const BIGGER: &[(&str, usize)] = &[("controllers", 20_300)];
 
 /// How far above its crate a row of [`BIGGER`] may be.
 const ROOM: usize = 2_000;

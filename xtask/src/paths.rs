@@ -239,10 +239,6 @@ const MAY: &[(&str, &str)] = &[
         "podvolumes/src",
         "volume directories of the node, host paths; their content goes through `beneath`",
     ),
-    (
-        "node/src/worker/",
-        "directories of the node's own for a pod",
-    ),
 ];
 
 /// Checks the files; the error lists those that resolve paths without being in the table.
