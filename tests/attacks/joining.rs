@@ -1,5 +1,7 @@
-//! Who knows a bootstrap token, and stands between a machine and the cluster that it joins by the key of the cluster's
+//! Who looks for a bootstrap token in the list of processes; who knows one, and stands between a machine and the cluster that it joins by the key of the cluster's
 //! authority.
+
+use crate::harness::{DAVIT, eventually, temp_dir};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -85,4 +87,45 @@ async fn an_authority_beside_the_one_that_was_told_is_not_believed() {
         !joins(&real, 5).await,
         "joined by the authority of somebody else"
     );
+}
+
+/// A local account reads the arguments of every process.
+#[test]
+fn the_token_of_a_machine_that_joins_is_not_in_the_list_of_processes() {
+    let dir = temp_dir();
+    // takes the connection and says nothing, so that the node goes on asking
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = silent.local_addr().unwrap().to_string();
+    for flag in [
+        &["--token", "abcdef.0123456789abcdef"][..],
+        &["--token=abcdef.0123456789abcdef"],
+    ] {
+        let mut node = std::process::Command::new(DAVIT)
+            .args(["node", "--join", &server])
+            .args(flag)
+            .arg("--discovery-token-unsafe-skip-ca-verification")
+            .arg("--data-dir")
+            .arg(dir.path())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let shown = || std::fs::read(format!("/proc/{}/cmdline", node.id())).unwrap();
+        let shows = |text: &str| {
+            shown()
+                .windows(text.len())
+                .any(|part| part == text.as_bytes())
+        };
+        eventually("the arguments are its own", Duration::from_secs(10), || {
+            shows("abcdef.")
+        });
+        eventually("the secret is gone", Duration::from_secs(10), || {
+            !shows("0123456789abcdef")
+        });
+        assert!(
+            shows("abcdef.****************") && shows("127.0.0.1"),
+            "what is no secret stays"
+        );
+        node.kill().unwrap();
+        node.wait().unwrap();
+    }
 }

@@ -97,6 +97,10 @@ const MAY: &[(&str, &str)] = &[
     ),
     ("oci/src/cni", "configuration, plugins and results of CNI"),
     ("oci/src/contract", "tests"),
+    (
+        "oci/src/deleted_files.rs",
+        "/proc/PID of the host, held open; what is below it is only looked at",
+    ),
     ("oci/src/embedded.rs", "davit's own state directory"),
     (
         "oci/src/embedded/connection.rs",
@@ -234,10 +238,6 @@ const MAY: &[(&str, &str)] = &[
     (
         "podvolumes/src",
         "volume directories of the node, host paths; their content goes through `beneath`",
-    ),
-    (
-        "node/src/worker/",
-        "directories of the node's own for a pod",
     ),
 ];
 

@@ -2,6 +2,13 @@
 //!
 //! Everything here is pure: no I/O, no clock, no async.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::needless_pass_by_value,
+        reason = "tests hand over what they write in place"
+    )
+)]
 
 pub mod access_review;
 mod addresses;
@@ -14,6 +21,7 @@ pub mod devices;
 pub mod features;
 pub mod field;
 pub mod fields;
+pub mod jobs;
 pub mod kinds;
 pub mod labels;
 pub mod meta;

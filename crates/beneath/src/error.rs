@@ -87,6 +87,16 @@ impl Error {
         }
     }
 
+    /// The same of the whole path, where the name alone was looked at.
+    pub(crate) fn of(self, path: &Path) -> Self {
+        let path = path.to_owned();
+        match self {
+            Error::Escapes(_) => Error::Escapes(path),
+            Error::Io { source, .. } => Error::Io { path, source },
+            other => other,
+        }
+    }
+
     pub(crate) fn errno(&self) -> Option<Errno> {
         match self {
             Error::Io { source, .. } => Errno::from_io_error(source),

@@ -6,6 +6,7 @@ use crate::root::{Links, Root};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fchmod, fstat, openat};
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
@@ -27,7 +28,54 @@ pub fn private_dir(path: impl AsRef<Path>, mode: u32) -> Result<()> {
         .map_err(Error::io(path))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = openat(CWD, path, flags, Mode::empty()).map_err(Error::at(path))?;
-    let stat = fstat(&dir).map_err(Error::at(path))?;
+    close_to_others(path, &dir, mode)
+}
+
+/// As [`private_dir`], in a directory that others than the host may write, too: a link that somebody has put in its place is
+/// not followed. The path of its parent is the host's.
+///
+/// # Errors
+/// As [`private_dir`], or it is a link.
+pub fn private_dir_itself(path: impl AsRef<Path>, mode: u32) -> Result<()> {
+    let path = path.as_ref();
+    let above = path.parent().unwrap_or(Path::new("/"));
+    std::fs::create_dir_all(above).map_err(Error::io(above))?;
+    let (above, name) = parent(path)?;
+    let made = above
+        .mkdir_all(name, mode)
+        .map_err(|error| error.of(path))?;
+    let dir = made.look(Path::new(""), OFlags::RDONLY | OFlags::DIRECTORY)?;
+    close_to_others(path, &dir, mode)
+}
+
+/// As [`private_dir`], below a directory in which others than the host may write, too: no link below it is followed. Answers
+/// with the directory, in which nothing follows a link either.
+///
+/// # Errors
+/// As [`private_dir`], a link on the way, or a path that is not below `root`.
+pub fn private_dir_below(
+    root: impl AsRef<Path>,
+    path: impl AsRef<Path>,
+    mode: u32,
+) -> Result<Root> {
+    let (root, path) = (root.as_ref(), path.as_ref());
+    let outside = |_| Error::Escapes(path.to_owned());
+    let way = path.strip_prefix(root).map_err(outside)?;
+    let top = match Root::open(root, Links::Refused) {
+        Err(error) if error.is_not_found() => {
+            private_dir(root, mode)?;
+            Root::open(root, Links::Refused)?
+        }
+        opened => opened?,
+    };
+    let made = top.mkdir_all(way, mode).map_err(|error| error.of(path))?;
+    let dir = made.look(Path::new(""), OFlags::RDONLY | OFlags::DIRECTORY)?;
+    close_to_others(path, &dir, mode)?;
+    Ok(made)
+}
+
+fn close_to_others(path: &Path, dir: &OwnedFd, mode: u32) -> Result<()> {
+    let stat = fstat(dir).map_err(Error::at(path))?;
     ours(path, stat.st_uid)?;
     let bits = stat.st_mode & 0o7777;
     if bits & 0o777 & !mode == 0 {
@@ -40,7 +88,7 @@ pub fn private_dir(path: impl AsRef<Path>, mode: u32) -> Result<()> {
         });
     }
     let kept = Mode::from_raw_mode(bits & (mode | 0o7000));
-    fchmod(&dir, kept).map_err(Error::at(path))
+    fchmod(dir, kept).map_err(Error::at(path))
 }
 
 /// Refuses what is neither this account's nor root's. `path` is for the error.
@@ -193,6 +241,44 @@ mod tests {
         assert!(matches!(error, Error::Foreign { uid: 1234, .. }), "{error}");
         let error = open_own_for_writing(&file).unwrap_err();
         assert!(matches!(error, Error::Foreign { uid: 1234, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_directory_of_our_own_is_made_where_it_is() {
+        let tmp = tempfile::tempdir().unwrap();
+        let at = |name: &str| tmp.path().join(name);
+        let mode = |name: &str| std::fs::metadata(at(name)).unwrap().permissions().mode() & 0o777;
+        private_dir_itself(at("own"), 0o750).unwrap();
+        std::fs::set_permissions(at("own"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        private_dir_itself(at("own"), 0o750).unwrap();
+        assert_eq!(mode("own"), 0o750);
+        std::fs::create_dir(at("host")).unwrap();
+        std::fs::set_permissions(at("host"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        symlink(at("host"), at("link")).unwrap();
+        let error = private_dir_itself(at("link"), 0o700).unwrap_err();
+        assert!(
+            matches!(&error, Error::Escapes(path) if *path == at("link")),
+            "{error}"
+        );
+        assert_eq!(mode("host"), 0o755);
+        let error = Root::open_itself(at("link"), Links::Refused).unwrap_err();
+        assert!(
+            matches!(&error, Error::Escapes(path) if *path == at("link")),
+            "{error}"
+        );
+        Root::open_itself(at("own"), Links::Refused).unwrap();
+        private_dir_below(tmp.path(), at("own/a/b"), 0o750).unwrap();
+        assert_eq!(mode("own/a/b"), 0o750);
+        symlink(at("host"), at("own/a/link")).unwrap();
+        for hostile in ["own/a/link", "own/a/link/c", "link/c"] {
+            let error = private_dir_below(tmp.path(), at(hostile), 0o700).unwrap_err();
+            assert!(
+                matches!(&error, Error::Escapes(path) if *path == at(hostile)),
+                "{error}"
+            );
+        }
+        assert!(private_dir_below(at("own"), at("host/c"), 0o700).is_err());
+        assert_eq!(std::fs::read_dir(at("host")).unwrap().count(), 0);
     }
 
     #[test]

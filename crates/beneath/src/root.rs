@@ -64,6 +64,27 @@ impl Root {
         Ok(Root { fd, links })
     }
 
+    /// Opens a directory in one that others than the host may write, too (`/var/log/pods`): a link that somebody has put in its
+    /// place is not followed. What is above is the host's.
+    ///
+    /// # Errors
+    /// It is not there, a link or not a directory.
+    pub fn open_itself(path: impl AsRef<Path>, links: Links) -> Result<Self> {
+        let path = path.as_ref();
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+            return Self::open(path, links);
+        };
+        let above = if above == Path::new("") {
+            Path::new(".")
+        } else {
+            above
+        };
+        let opened = Self::open(above, Links::Refused)?.dir(name);
+        opened
+            .map(|root| root.with_links(links))
+            .map_err(|error| error.of(path))
+    }
+
     /// Takes a directory that is open.
     ///
     /// # Errors

@@ -4,7 +4,8 @@
 //! watch into an indexed store), [`Feed`] (the same without a store), [`WorkQueue`] (client-go's queue semantics), [`EventRecorder`], [`LeaderElector`],
 //! [`Reviews`] of callers by the API server, [`certificate`]s by request, the one reader of who they are about ([`subject`]), the key
 //! that signs tokens ([`signing`]), tokens by which machines join ([`bootstrap_token`]) how these find the cluster ([`discovery`]), which kinds a
-//! server has ([`served_kinds`]) and how their [`scale`]s are reached.
+//! server has ([`served_kinds`]) how their [`scale`]s are reached,
+//! and those that do not answer ([`slow_kinds`]).
 #![forbid(unsafe_code)]
 
 pub mod bootstrap_token;
@@ -25,6 +26,7 @@ mod reviews;
 pub mod scale;
 pub mod served_kinds;
 pub mod signing;
+pub mod slow_kinds;
 pub mod subject;
 
 pub use connect::{

@@ -1,6 +1,7 @@
 //! The scale subresource of objects of any kind, found through discovery.
 
 use crate::path_segment;
+use crate::slow_kinds::{SlowKindError, SlowKinds};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::discovery::{ApiResource, Scope};
 use parking_lot::Mutex;
@@ -33,6 +34,9 @@ pub enum ScaleError {
     /// What the API server said.
     #[error("{}", crate::message_of(.0))]
     Api(#[source] kube::Error),
+    /// The server of the kind does not answer in time.
+    #[error("{0}")]
+    Slow(SlowKindError),
 }
 
 impl ScaleError {
@@ -46,6 +50,7 @@ impl ScaleError {
 pub struct Scales {
     client: kube::Client,
     known: Mutex<HashMap<(String, String), (Instant, ApiResource)>>,
+    slow: SlowKinds,
 }
 
 /// An object by what references to it say.
@@ -67,6 +72,7 @@ impl Scales {
         Self {
             client,
             known: Mutex::default(),
+            slow: SlowKinds::default(),
         }
     }
 
@@ -114,7 +120,7 @@ impl Scales {
         Ok(resource)
     }
 
-    async fn path(&self, target: ScaleTarget<'_>) -> Result<String, ScaleError> {
+    async fn path(&self, target: ScaleTarget<'_>) -> Result<(ApiResource, String), ScaleError> {
         let resource = self.resource(target.api_version, target.kind).await?;
         let base = <kube::core::DynamicObject as kube::Resource>::url_path(
             &resource,
@@ -122,7 +128,7 @@ impl Scales {
         );
         let name = path_segment(target.name);
         let name = name.ok_or_else(|| ScaleError::Name(target.name.to_owned()))?;
-        Ok(format!("{base}/{name}/scale"))
+        Ok((resource, format!("{base}/{name}/scale")))
     }
 
     /// The scale of an object.
@@ -130,9 +136,9 @@ impl Scales {
     /// # Errors
     /// When there is none, or what the API server says.
     pub async fn get(&self, target: ScaleTarget<'_>) -> Result<Scale, ScaleError> {
-        let path = self.path(target).await?;
+        let (resource, path) = self.path(target).await?;
         let request = http::Request::get(path).body(Vec::new());
-        self.sent(request).await
+        self.sent(&resource, request).await
     }
 
     /// Writes the scale of an object.
@@ -140,21 +146,22 @@ impl Scales {
     /// # Errors
     /// When there is none, or what the API server says.
     pub async fn put(&self, target: ScaleTarget<'_>, scale: &Scale) -> Result<Scale, ScaleError> {
-        let path = self.path(target).await?;
+        let (resource, path) = self.path(target).await?;
         let body = serde_json::to_vec(scale)
             .map_err(|error| ScaleError::Api(kube::Error::SerdeError(error)))?;
         let request = http::Request::put(path)
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(body);
-        self.sent(request).await
+        self.sent(&resource, request).await
     }
 
     async fn sent(
         &self,
+        resource: &ApiResource,
         request: Result<http::Request<Vec<u8>>, http::Error>,
     ) -> Result<Scale, ScaleError> {
         let request = request.map_err(|error| ScaleError::Api(kube::Error::HttpError(error)))?;
-        let answer = self.client.request(request).await;
-        answer.map_err(ScaleError::Api)
+        let answer = self.slow.ask(resource, self.client.request(request)).await;
+        answer.map_err(ScaleError::Slow)?.map_err(ScaleError::Api)
     }
 }

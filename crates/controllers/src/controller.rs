@@ -3,6 +3,7 @@
 use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::served_kinds::DiscoverError;
+use davit_client::slow_kinds::SlowKindError;
 use davit_client::{Change, EventRecorder, Informer, ObjectKey, WorkQueue, message_of};
 use davit_task::{Tasks, guard, guard_async};
 use kube::runtime::watcher;
@@ -44,6 +45,15 @@ pub enum Error {
 impl From<DiscoverError> for Error {
     fn from(DiscoverError { what, source }: DiscoverError) -> Self {
         Self::Api { what, source }
+    }
+}
+
+impl From<SlowKindError> for Error {
+    fn from(error: SlowKindError) -> Self {
+        match error {
+            SlowKindError::TimedOut(patience) => Self::TimedOut(patience),
+            SlowKindError::Paused(_) => Self::Invalid(error.to_string()),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod graph;
 mod resources;
 
 use crate::controller::{Context, Error, Spawner, attempt, gone_is_none};
+use davit_client::slow_kinds::SlowKinds;
 use davit_client::{WorkQueue, path_segment};
 use graph::{Graph, Identity};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
-const WORKERS: usize = 4;
+const WORKERS: usize = 8;
 const SYNC_DEADLINE: Duration = Duration::from_secs(30);
 /// Claims of a pod are deleted with it by a controller of their own, which has so long for it.
 const OTHERS_FIRST: Duration = Duration::from_secs(1);
@@ -38,6 +39,7 @@ type Uid = String;
 pub(crate) struct GarbageCollector {
     client: kube::Client,
     resources: Resources,
+    slow: SlowKinds,
     graph: Mutex<Graph>,
     queue: WorkQueue<Uid>,
 }
@@ -46,6 +48,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let collector = Arc::new(GarbageCollector {
         client: spawner.client.clone(),
         resources: Resources::default(),
+        slow: SlowKinds::default(),
         graph: Mutex::default(),
         queue: WorkQueue::named(NAME, Duration::from_millis(10), Duration::from_secs(300)),
     });
@@ -175,7 +178,8 @@ impl GarbageCollector {
         let Some((api, name)) = self.api(identity) else {
             return Ok(());
         };
-        gone_is_none(api.delete(&name, &params).await).context(|| format!("delete {identity}"))?;
+        let deleted = self.ask(identity, api.delete(&name, &params)).await?;
+        gone_is_none(deleted).context(|| format!("delete {identity}"))?;
         Ok(())
     }
 
@@ -259,13 +263,25 @@ impl GarbageCollector {
         Some((api, name))
     }
 
+    /// Asks about one object.
+    async fn ask<T>(
+        &self,
+        identity: &Identity,
+        question: impl Future<Output = T>,
+    ) -> Result<T, Error> {
+        match self.resources.get(&identity.resource) {
+            Some(resource) => Ok(self.slow.ask(&resource, question).await?),
+            None => Ok(question.await),
+        }
+    }
+
     /// The object's metadata as it is now.
     async fn live(&self, identity: &Identity) -> Result<Option<ObjectMeta>, Error> {
         let Some((api, name)) = self.api(identity) else {
             return Ok(None);
         };
-        let found = gone_is_none(api.get_metadata(&name).await)
-            .context(|| format!("look at {identity}"))?;
+        let found = self.ask(identity, api.get_metadata(&name)).await?;
+        let found = gone_is_none(found).context(|| format!("look at {identity}"))?;
         Ok(found.map(|object| object.metadata))
     }
 
@@ -327,9 +343,9 @@ impl GarbageCollector {
         let Some((api, name)) = self.api(identity) else {
             return Ok(());
         };
-        let patched = api
-            .patch_metadata(&name, &PatchParams::default(), &Patch::Merge(patch))
-            .await;
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let patched = api.patch_metadata(&name, &params, &patch);
+        let patched = self.ask(identity, patched).await?;
         gone_is_none(patched).context(|| format!("{what} {identity}"))?;
         Ok(())
     }
@@ -351,6 +367,7 @@ mod tests {
         GarbageCollector {
             client: davit_client::in_process(service, "default"),
             resources: Resources::default(),
+            slow: SlowKinds::default(),
             graph: Mutex::default(),
             queue: WorkQueue::new(Duration::from_millis(10), Duration::from_secs(300)),
         }

@@ -3,6 +3,7 @@
 //! [`davit_autoscaling`] says how many replicas a metric asks for, [`ScalingHistory`] how fast that may happen, [`metrics`] asks the
 //! metrics APIs. Specified in <https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/>.
 
+mod lane;
 mod metrics;
 mod proposals;
 mod selectors;
@@ -24,6 +25,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
 use kube::runtime::watcher;
+use lane::{LOOKING, Lane, Turn};
 use metrics::Metrics;
 use parking_lot::Mutex;
 use selectors::Selectors;
@@ -48,6 +50,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     );
     let autoscaler = Autoscaler {
         scales: Scales::new(client.clone()),
+        lane: Lane::default(),
         metrics: Metrics::new(client.clone()),
         informers: spawner.informers.clone(),
         hpas: hpas.clone(),
@@ -69,6 +72,7 @@ struct Autoscaler {
     informers: Informers,
     hpas: Informer<Hpa>,
     scales: Scales,
+    lane: Lane,
     metrics: Metrics,
     events: EventRecorder,
     history: Mutex<HashMap<ObjectKey, ScalingHistory>>,
@@ -121,13 +125,24 @@ impl Reconcile for Autoscaler {
         let Some(hpa) = self.hpas.get(Some(&key.namespace), &key.name) else {
             self.history.lock().remove(key);
             self.selectors.forget(key);
+            self.lane.forget(key);
             return Ok(Next::Wait);
         };
         if hpa.metadata.deletion_timestamp.is_some() {
             return Ok(Next::Wait);
         }
         let mut look = Look::new(&hpa);
-        self.look_at(key, &hpa, &mut look).await;
+        let turn = self.lane.look(key, self.look_at(key, &hpa, &mut look));
+        match turn.await {
+            Turn::Done => {}
+            Turn::Late => {
+                let text =
+                    format!("the HPA controller was unable to get the metrics within {LOOKING:?}");
+                self.warn(&hpa, "FailedComputeMetricsReplicas", &text);
+                look.condition("ScalingActive", false, "FailedComputeMetricsReplicas", text);
+            }
+            Turn::Waits => return Ok(Next::After(PERIOD / 3)),
+        }
         if hpa.status.as_ref() != Some(&look.status) {
             let mut new = Hpa::clone(&hpa);
             new.status = Some(look.status);

@@ -6,10 +6,7 @@
 //! next one sees how far the last has come.
 
 mod backoff;
-mod indexes;
 mod plan;
-mod pod_failure_policy;
-mod success_policy;
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, cause_of, gone_is_none};
 use crate::informers::Informers;

@@ -4,13 +4,16 @@ use crate::paths::{self, NodePaths};
 use crate::{output, owner};
 use anyhow::{Context, Result, bail};
 use davit_beneath::mountinfo::{is_mount_point, mount_points};
+use davit_beneath::{Links, Root};
 use davit_oci::{Cni, CniOptions, Embedded, EmbeddedOptions, Runtime};
 use davit_proto::cri::v1::ContainerState;
 use futures::future::join_all;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -222,9 +225,9 @@ impl StoppedCluster {
             }
         }
         if let Some((kubelet, _held)) = node {
-            self.remove_logs(&kubelet)?;
+            remove_logs(&self.node.pod_logs(), &kubelet)?;
             for name in OF_NODE {
-                remove(&kubelet.join(name))?;
+                remove_own(&kubelet, Path::new(name))?;
             }
             for dir in [kubelet.join("plugins"), kubelet] {
                 // Others may have something there.
@@ -237,7 +240,7 @@ impl StoppedCluster {
         // What says so goes last: somebody may have to try again.
         made.sort_by_key(|name| name == paths::MARK);
         for name in made {
-            remove(&self.data_dir.join(name))?;
+            remove_own(&self.data_dir, Path::new(&name))?;
         }
         for name in others {
             let path = self.data_dir.join(name);
@@ -246,43 +249,66 @@ impl StoppedCluster {
         let _kept = std::fs::remove_dir(&self.data_dir);
         Ok(())
     }
+}
 
-    /// Removes the logs of the node's pods, and links to them.
-    fn remove_logs(&self, kubelet: &Path) -> Result<()> {
-        let pods: BTreeSet<String> = names(&kubelet.join("pods")).into_iter().collect();
-        let logs = self.node.pod_logs();
-        for name in names(&logs) {
-            let uid = name.rsplit('_').next().unwrap_or_default();
-            if pods.contains(uid) {
-                remove(&logs.join(name))?;
-            }
+/// Removes the logs of the node's pods, and links to them. Pods that had these directories as volumes may have put links in
+/// their places: what these lead to stays.
+fn remove_logs(logs: &Path, kubelet: &Path) -> Result<()> {
+    let pods: BTreeSet<OsString> = names(&kubelet.join("pods")).into_iter().collect();
+    for name in names(logs) {
+        let bytes = name.as_encoded_bytes();
+        let uid = bytes.rsplit(|byte| *byte == b'_').next();
+        if uid.is_some_and(|uid| pods.contains(OsStr::from_bytes(uid))) {
+            remove(
+                Root::open_itself(logs, Links::Refused),
+                logs,
+                Path::new(&name),
+            )?;
         }
-        let links = logs.with_file_name("containers");
-        for name in names(&links) {
-            let link = links.join(name);
-            let leads = std::fs::read_link(&link);
-            if leads.is_ok_and(|to| to.starts_with(&logs) && !to.exists()) {
-                let _gone = std::fs::remove_file(link);
-            }
-        }
-        Ok(())
     }
+    let links = logs.with_file_name("containers");
+    for name in names(&links) {
+        let Ok(dir) = Root::open_itself(&links, Links::Refused) else {
+            break;
+        };
+        let leads = dir.read_link(&name);
+        if leads.is_ok_and(|to| to.starts_with(logs) && !to.exists()) {
+            let _gone = dir.remove_file(&name);
+        }
+    }
+    Ok(())
 }
 
-fn names(dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let name = |e: std::fs::DirEntry| e.file_name().to_string_lossy().into_owned();
-    entries.map(name).collect()
+/// Entries of a directory that are looked at.
+const MAX_NAMES: usize = 1_000_000;
+
+/// What is in a directory; nothing where a link is in its place.
+fn names(dir: &Path) -> Vec<OsString> {
+    let opened = Root::open_itself(dir, Links::Refused);
+    let entries = opened.and_then(|dir| dir.list("", MAX_NAMES));
+    let entries = entries.into_iter().flatten();
+    entries.map(|entry| entry.name).collect()
 }
 
-/// Removes a file or a directory with what is in it, without following links. What is not there is removed.
-fn remove(path: &Path) -> Result<()> {
-    match davit_beneath::remove_tree(path) {
+/// Removes a file or a directory with what is in it, below a directory, without following links: what is behind one stays, and
+/// that is said. What is not there is removed. `path` is for words.
+fn remove(dir: davit_beneath::Result<Root>, path: &Path, name: &Path) -> Result<()> {
+    let shown = path.join(name);
+    match dir.and_then(|dir| dir.remove_tree(name)) {
+        Err(davit_beneath::Error::Escapes(_)) => {
+            eprintln!("davit: {} is behind a link and stays", shown.display());
+            Ok(())
+        }
         Err(error) if !error.is_not_found() => {
-            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+            Err(error).with_context(|| format!("cannot remove {}", shown.display()))
         }
         _ => Ok(()),
     }
+}
+
+/// The same in a directory of davit's own, which may itself be a link of the administrator's.
+fn remove_own(dir: &Path, name: &Path) -> Result<()> {
+    remove(Root::open(dir, Links::Refused), dir, name)
 }
 
 /// What is mounted below a directory, the deepest last. The directory itself may be a file system of the administrator's.
@@ -318,5 +344,43 @@ fn unmount_below(dir: &Path) -> Result<()> {
     match mounts_below(dir)?.pop() {
         Some(left) => bail!("{} is still mounted", left.display()),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn what_links_lead_to_stays() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (kubelet, log, home) = (
+            tmp.path().join("kubelet"),
+            tmp.path().join("log"),
+            tmp.path().join("home"),
+        );
+        let make = |dir: &Path| std::fs::create_dir_all(dir).unwrap();
+        make(&kubelet.join("pods/u"));
+        make(&log.join("pods/ns_p_u/c"));
+        make(&log.join("containers"));
+        make(&home.join("alice/kubernetes.io"));
+        let old = log.join("containers/p_ns_c-1.log");
+        symlink(log.join("pods/ns_p_u/c/0.log"), &old).unwrap();
+        remove_logs(&log.join("pods"), &kubelet).unwrap();
+        assert!(!log.join("pods/ns_p_u").exists() && !old.is_symlink());
+
+        // a pod that has both directories as volumes
+        for place in [kubelet.join("pods"), log.join("pods")] {
+            std::fs::remove_dir_all(&place).unwrap();
+            symlink(&home, &place).unwrap();
+        }
+        symlink(home.join("alice"), kubelet.join("plugins")).unwrap();
+        remove_logs(&log.join("pods"), &kubelet).unwrap();
+        for name in OF_NODE {
+            remove_own(&kubelet, Path::new(name)).unwrap();
+        }
+        assert!(home.join("alice/kubernetes.io").is_dir());
+        assert!(!kubelet.join("pods").is_symlink());
     }
 }

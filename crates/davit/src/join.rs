@@ -13,11 +13,14 @@ use std::str::FromStr;
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct JoinFlags {
     /// Join the cluster whose API server is there, by a token; a node that has joined goes on as what it is
-    #[arg(long, value_name = "HOST:PORT", requires = "token", conflicts_with_all = ["discovery_file", "bootstrap_kubeconfig"])]
+    #[arg(long, value_name = "HOST:PORT", requires = "joining_token", conflicts_with_all = ["discovery_file", "bootstrap_kubeconfig"])]
     join: Option<ServerAddress>,
-    /// The bootstrap token (`davit token create`)
-    #[arg(long, value_name = "TOKEN")]
+    /// The bootstrap token (`davit token create`); other accounts of the machine may see it for a moment
+    #[arg(long, value_name = "TOKEN", group = "joining_token")]
     token: Option<BootstrapToken>,
+    /// A file that holds the bootstrap token; it is read when the node joins, and not needed after that
+    #[arg(long, value_name = "FILE", group = "joining_token")]
+    token_file: Option<PathBuf>,
     /// Hashes of the public keys of which the cluster's authority must have one (`sha256:…`)
     #[arg(
         long,
@@ -34,7 +37,7 @@ pub(crate) struct JoinFlags {
         conflicts_with_all = ["discovery_token_ca_cert_hash", "discovery_file", "bootstrap_kubeconfig"]
     )]
     discovery_token_unsafe_skip_ca_verification: bool,
-    /// Join the cluster of this kubeconfig, with its credentials or by --token
+    /// Join the cluster of this kubeconfig, with its credentials or by --token or --token-file
     #[arg(long, value_name = "FILE", conflicts_with = "bootstrap_kubeconfig")]
     discovery_file: Option<PathBuf>,
 }
@@ -75,8 +78,8 @@ impl JoinFlags {
              --discovery-token-unsafe-skip-ca-verification joins without"
         );
         ensure!(
-            self.token.is_none() || self.are_given(),
-            "--token is for --join or --discovery-file"
+            (self.token.is_none() && self.token_file.is_none()) || self.are_given(),
+            "--token and --token-file are for --join or --discovery-file"
         );
         Ok(())
     }
@@ -86,20 +89,38 @@ impl JoinFlags {
     /// # Errors
     /// It is not there, or is another one, or there are no credentials.
     pub(crate) async fn discover(&self) -> Result<Kubeconfig> {
+        let token = match &self.token_file {
+            Some(file) => Some(token_of(file)?),
+            None => self.token.clone(),
+        };
         if let Some(file) = &self.discovery_file {
-            return of_file(file, self.token.as_ref());
+            return of_file(file, token.as_ref());
         }
-        let (Some(ServerAddress(endpoint)), Some(token)) = (&self.join, &self.token) else {
+        let (Some(ServerAddress(endpoint)), Some(token)) = (&self.join, token) else {
             bail!("--join HOST:PORT and --token TOKEN are missing");
         };
         let discovery = Discovery {
             endpoint: endpoint.clone(),
-            token: token.clone(),
+            token,
             hashes: self.discovery_token_ca_cert_hash.clone(),
         };
         let found = discovery.run().await;
         found.context("couldn't validate the identity of the API Server")
     }
+}
+
+/// Longer files hold no token.
+const MAX_TOKEN_FILE: u64 = 4096;
+
+/// The token that a file holds, and nothing else.
+///
+/// # Errors
+/// It cannot be read, or holds something else, of which nothing is told.
+pub(crate) fn token_of(file: &Path) -> Result<BootstrapToken> {
+    let what = || format!("token file {}", file.display());
+    let bytes = davit_beneath::read_given(file, MAX_TOKEN_FILE).with_context(what)?;
+    let text = std::str::from_utf8(bytes.trim_ascii()).with_context(what)?;
+    text.parse().with_context(what)
 }
 
 /// The cluster of a kubeconfig file, whose authority must stand there: the file is what is believed.
@@ -198,6 +219,8 @@ mod tests {
             Path::new("/d/node.kubeconfig")
         );
         let skip = "--discovery-token-unsafe-skip-ca-verification";
+        assert!(node(&format!("--join h:6443 --token-file f {skip}")).is_ok());
+        assert!(node("--discovery-file f --token-file f").is_ok());
         assert!(node(&format!("--join [fd00::1]:6443 --token {TOKEN} {skip}")).is_ok());
         for wrong in [
             format!("--join h:6443 --token {TOKEN}"),
@@ -206,6 +229,8 @@ mod tests {
             format!("--join h:6443 {skip}"),
             format!("--join h:6443 --token abcdef {skip}"),
             format!("--kubeconfig k --token {TOKEN}"),
+            "--kubeconfig k --token-file f".to_owned(),
+            format!("--join h:6443 --token-file f --token {TOKEN} {skip}"),
             format!("--discovery-file f --token {TOKEN} {skip}"),
             format!("--discovery-file f --token {TOKEN} --discovery-token-ca-cert-hash {hash}"),
             format!("{known} --discovery-file f"),
@@ -213,6 +238,20 @@ mod tests {
         ] {
             assert!(node(&wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_token_can_be_in_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        let of = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            token_of(&file)
+        };
+        assert_eq!(of(&format!("{TOKEN}\n")).unwrap().reveal(), TOKEN);
+        let error = of(&format!("{TOKEN} {TOKEN}")).unwrap_err();
+        assert!(!format!("{error:#}").contains("0123456789abcdef"));
+        assert!(of("").is_err() && token_of(Path::new("/dev/zero")).is_err());
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod exit;
 mod explain;
 mod exporter;
 mod features;
+mod hidden_arguments;
 mod image;
 mod install;
 mod join;
@@ -95,8 +96,12 @@ fn main() -> ExitCode {
         .var(live::VARIABLE)
         .complete();
     let args = Args::of_process();
+    let shown = hidden_arguments::hide().err();
     let few_files = open_files::raise().err();
     init_log(&args);
+    if let Some(error) = shown {
+        tracing::warn!(%error, "secrets of the command line can be seen by all accounts of this machine");
+    }
     if let Some(error) = few_files {
         tracing::warn!(%error, "the limit of open files cannot be raised");
     }

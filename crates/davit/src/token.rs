@@ -54,6 +54,9 @@ enum TokenAction {
 struct Create {
     /// The token [default: one that nobody can guess]
     token: Option<BootstrapToken>,
+    /// A file that holds the token, which other accounts of the machine may see for a moment on the command line
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    token_file: Option<std::path::PathBuf>,
     /// How long it is good (`30m`, `24h`); 0 for ever
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::protection::duration)]
     ttl: Duration,
@@ -122,9 +125,10 @@ pub(crate) async fn run(args: TokenArgs) -> Result<()> {
 
 impl Create {
     async fn run(self, client: &kube::Client, secrets: &kube::Api<Secret>) -> Result<()> {
-        let token = match &self.token {
-            Some(token) => token.clone(),
-            None => BootstrapToken::generate()?,
+        let token = match (&self.token, &self.token_file) {
+            (Some(token), _) => token.clone(),
+            (None, Some(file)) => crate::join::token_of(file)?,
+            (None, None) => BootstrapToken::generate()?,
         };
         let secret = self.secret(&token, Timestamp::now())?;
         // Before the token is made: one that nobody hears of is of no use.

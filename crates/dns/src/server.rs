@@ -45,6 +45,8 @@ pub struct Limits {
     pub forwards: usize,
     /// Questions of one client that wait for others at a time.
     pub forwards_per_client: usize,
+    /// Questions that wait for others at a time from which on a client has a sixteenth of its share.
+    pub crowd: usize,
     /// How long a connection may be silent, or take for a question or an answer (spec network.md 6.3 rule 1).
     pub idle: Duration,
 }
@@ -59,6 +61,8 @@ impl Default for Limits {
             connections_per_client: 16,
             forwards: 16_384,
             forwards_per_client: 128,
+            // half of what is asked at a time: eight clients with names that nobody answers would leave nothing to the others
+            crowd: 500,
             idle: Duration::from_secs(10),
         }
     }

@@ -46,9 +46,17 @@ impl FromStr for EndpointUrl {
     type Err = EndpointError;
 
     fn from_str(text: &str) -> Result<Self, EndpointError> {
-        let wrong = || EndpointError {
-            text: text.to_owned(),
+        // No error shows a password, and nobody is to believe that one counts.
+        let shown = match text.rsplit_once('@') {
+            Some((_, host)) => format!("…@{host}"),
+            None => text.to_owned(),
         };
+        let wrong = || EndpointError {
+            text: shown.clone(),
+        };
+        if text.contains('@') {
+            return Err(wrong());
+        }
         let uri: Uri = text.trim().parse().map_err(|_| wrong())?;
         let is_tls = match uri.scheme_str() {
             Some("http") => false,
@@ -157,5 +165,22 @@ mod tests {
         for wrong in ["", "a:1", "unix:///a", "http://", "http://a/b", "ftp://a"] {
             assert!(shown(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn users_and_passwords_are_refused_and_not_shown() {
+        for url in [
+            "https://root:s3cret@etcd:2379",
+            "https://root@etcd",
+            "s3cret@",
+        ] {
+            let error = url.parse::<EndpointUrl>().unwrap_err().to_string();
+            assert!(
+                !error.contains("s3cret") && !error.contains("root"),
+                "{error}"
+            );
+        }
+        let url: EndpointUrl = "https://[fd00::1]".parse().unwrap();
+        assert_eq!(url.to_string(), "https://[fd00::1]:2379");
     }
 }

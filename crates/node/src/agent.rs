@@ -71,6 +71,9 @@ use tokio_util::sync::CancellationToken;
 /// Why the node agent does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// A directory of the node's own is not one that it can have for itself.
+    #[error("a directory of the node's own cannot be used (podLogsDir and --root name others)")]
+    Own(#[source] davit_beneath::Error),
     /// A directory cannot be made.
     #[error("cannot make {path}")]
     Directory {
@@ -251,15 +254,11 @@ impl NodeAgent {
         } else {
             root
         };
-        let paths = Paths::new(root.clone(), real_dir(&options.log_dir)?);
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| Error::Directory { path, source }
-        };
-        let protected = paths.protect().map_err(std::io::Error::from);
-        protected.map_err(failed(paths.root()))?;
-        let links = paths.container_log_links();
-        std::fs::create_dir_all(links).map_err(failed(links))?;
+        let paths = Paths::new(root.clone(), real_parent(&options.log_dir)?);
+        paths.protect().map_err(Error::Own)?;
+        if let Err(error) = paths.open_container_logs() {
+            tracing::warn!(%error, "there are no links to containers' logs for log collectors");
+        }
         let mounter: Arc<dyn Mounter> = if options.mounts {
             Arc::new(SystemMounter)
         } else {
@@ -485,6 +484,14 @@ fn real_dir(path: &Path) -> Result<PathBuf, Error> {
         path: path.to_owned(),
         source,
     })
+}
+
+/// The path of a directory without links above it, which is made.
+fn real_parent(path: &Path) -> Result<PathBuf, Error> {
+    match (path.parent(), path.file_name()) {
+        (Some(above), Some(name)) if above != Path::new("") => Ok(real_dir(above)?.join(name)),
+        _ => real_dir(path),
+    }
 }
 
 /// Waits for the runtime; an external one may be starting at the same time.

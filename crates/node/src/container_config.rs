@@ -592,7 +592,7 @@ fn write_file(
     let write = || {
         let below = path.strip_prefix(&pods).map_err(io::Error::other)?;
         let dir = below.parent().unwrap_or(Path::new(""));
-        let dir = Root::open(&pods, Links::Refused)?.mkdir_all(dir, PRIVATE_DIR)?;
+        let dir = Root::open_itself(&pods, Links::Refused)?.mkdir_all(dir, PRIVATE_DIR)?;
         let name = path.file_name().unwrap_or_default();
         io::Result::Ok(dir.write_in_place(name, data, mode)?)
     };

@@ -254,10 +254,15 @@ async fn over_limits(ctx: &Arc<Context>) -> Vec<(Arc<Pod>, storage::Excess)> {
     let ctx = ctx.clone();
     let until = Instant::now() + MEASURING;
     let measured = tokio::task::spawn_blocking(move || {
+        let hierarchies = Hierarchies::detect().ok();
         let of = |pod: &Pod| {
             let none = BTreeMap::new();
             let layers = layers.get(pod.uid()).unwrap_or(&none);
-            storage::excess(pod, &storage::measure(&ctx.paths, pod, layers, until))
+            let deleted = hierarchies
+                .as_ref()
+                .map_or(0, |all| deleted(&ctx, all, pod));
+            let used = storage::measure(&ctx.paths, pod, layers, deleted, until);
+            storage::excess(pod, &used)
         };
         let all = limited.into_iter();
         all.filter_map(|pod| of(&pod).map(|excess| (pod, excess)))
@@ -283,6 +288,10 @@ async fn candidates(ctx: &Arc<Context>, signal: Signal) -> Vec<Candidate> {
 
 /// How long it is waited for what containers have written; statistics leave out what is not known at once.
 const LAYERS: Duration = Duration::from_secs(20);
+
+/// Processes of a pod whose descriptors are looked at, and how long that may take.
+const PIDS: usize = 10_000;
+const DELETED: Duration = Duration::from_secs(2);
 
 /// How long measuring what pods have on disks may take; after that what was known before has to do.
 const MEASURING: Duration = Duration::from_secs(45);
@@ -317,6 +326,7 @@ fn gather(
     let measured = |dir: &Path| until.and_then(|until| measure::directory(dir, until));
     let hierarchies = match signal {
         Signal::PidAvailable => Hierarchies::detect().ok(),
+        _ if on_disk => Hierarchies::detect().ok(),
         _ => None,
     };
     let active = ctx.pods.active_pods();
@@ -327,12 +337,20 @@ fn gather(
         });
         let volumes = ctx.paths.pod(pod.uid());
         let volumes = measured(&volumes.join("volumes/kubernetes.io~empty-dir"));
-        let processes = hierarchies
-            .as_ref()
+        let all = hierarchies.as_ref();
+        let held = all
+            .filter(|_| on_disk)
+            .map_or(0, |all| deleted(ctx, all, &pod));
+        let held = OnDisk {
+            bytes: held,
+            ..OnDisk::default()
+        };
+        let processes = all
+            .filter(|_| !on_disk)
             .and_then(|all| processes(ctx, all, &pod));
         Candidate {
             containers,
-            volumes: volumes.unwrap_or_default(),
+            volumes: volumes.unwrap_or_default().with(held),
             processes,
             pod,
         }
@@ -344,6 +362,15 @@ fn gather(
 fn processes(ctx: &Context, hierarchies: &Hierarchies, pod: &Pod) -> Option<i64> {
     let count = hierarchies.cgroup(&ctx.pod_cgroup(pod)).usage().processes;
     i64::try_from(count).ok()
+}
+
+/// Bytes of files that containers of the pod have deleted and still hold, as far as that is seen soon.
+fn deleted(ctx: &Context, hierarchies: &Hierarchies, pod: &Pod) -> i64 {
+    let path = ctx.pod_cgroup(pod);
+    let pids = hierarchies.cgroup(&path).all_pids(PIDS);
+    let until = Instant::now() + DELETED;
+    let bytes = davit_oci::deleted_files(&pids, &path, ctx.paths.root(), until);
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 fn usage(

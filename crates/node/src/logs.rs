@@ -61,13 +61,13 @@ impl LogFile {
     }
 
     fn root(&self) -> io::Result<Root> {
-        Ok(Root::open(&self.root, Links::Refused)?)
+        Ok(Root::open_itself(&self.root, Links::Refused)?)
     }
 
     /// Makes the directory that it is to be in.
     pub(crate) fn make_dir(&self) -> io::Result<()> {
         let dir = self.path.parent().unwrap_or(Path::new(""));
-        davit_beneath::private_dir(&self.root, PRIVATE_DIR)?;
+        davit_beneath::private_dir_itself(&self.root, PRIVATE_DIR)?;
         self.root()?.mkdir_all(dir, 0o755)?;
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! agent writes it, and is free again when the directory is gone: nothing else has to be kept.
 
 use davit_oci::host_ids;
-use davit_pods::paths::{PRIVATE_DIR, Paths};
+use davit_pods::paths::Paths;
 use davit_pods::pod::PodExt;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
@@ -72,8 +72,8 @@ impl Mappings {
     }
 
     /// On disk before the runtime hears of it: another pod must never get the same.
-    fn write(&self, pod: &Path) -> io::Result<()> {
-        davit_beneath::private_dir(pod, PRIVATE_DIR)?;
+    fn write(&self, paths: &Paths, pod: &Path) -> io::Result<()> {
+        paths.make_dir(pod)?;
         let text = serde_json::to_vec(self).map_err(io::Error::other)?;
         Ok(davit_beneath::write_private(pod.join(FILE), &text)?)
     }
@@ -116,7 +116,7 @@ impl UserRanges {
             Some(_) => return Err(io::Error::other("the pod's range of users is damaged")),
             None => {
                 let mappings = Mappings::new(self.free()?);
-                mappings.write(&dir)?;
+                mappings.write(&self.paths, &dir)?;
                 mappings
             }
         };

@@ -421,6 +421,27 @@ impl Cgroup {
             .collect()
     }
 
+    /// The processes in the cgroup and those below it, of so many cgroups and processes at most.
+    #[must_use]
+    pub fn all_pids(&self, most: usize) -> Vec<Pid> {
+        let Some(root) = self.hierarchies.roots().into_iter().next() else {
+            return Vec::new();
+        };
+        let mut below = vec![self.dir(root)];
+        let (mut pids, mut looked) = (Vec::new(), 0);
+        while let Some(dir) = below.pop().filter(|_| looked < most && pids.len() < most) {
+            looked += 1;
+            let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+            let numbers = text.lines().filter_map(|line| line.trim().parse().ok());
+            pids.extend(numbers.map(Pid::from_raw));
+            let dirs = fs::read_dir(dir).into_iter().flatten().flatten();
+            let dirs = dirs.filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()));
+            below.extend(dirs.map(|entry| entry.path()).take(most));
+        }
+        pids.truncate(most);
+        pids
+    }
+
     /// Sends SIGKILL to everything in the cgroup.
     pub fn kill(&self) {
         if let Some(file) = self.v2().map(|dir| dir.join("cgroup.kill"))

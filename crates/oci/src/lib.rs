@@ -12,6 +12,7 @@ pub mod cni;
 #[allow(clippy::unwrap_used)] // a test body
 pub mod contract;
 pub mod cri;
+mod deleted_files;
 mod embedded;
 pub mod hollow;
 pub mod host_ids;
@@ -28,6 +29,7 @@ pub mod seccomp;
 mod sys;
 
 pub use cni::{Cni, CniOptions};
+pub use deleted_files::deleted_files;
 pub use embedded::{Embedded, EmbeddedOptions, OpenFiles};
 pub use hollow::Hollow;
 pub use image::Images;

@@ -7,7 +7,7 @@ use davit_pods::pod::PodExt;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -23,6 +23,13 @@ struct Entry {
 struct Config {
     auths: BTreeMap<String, Entry>,
 }
+
+/// Pull secrets of a pod that are read, each once: it may name as many as it has room for, and one as often as it likes.
+const MAX_SECRETS: usize = 256;
+/// Bytes of them together.
+const MAX_BYTES: usize = 4 << 20;
+/// Registries that they are for together.
+const MAX_ENTRIES: usize = 4096;
 
 /// Credentials by registry pattern.
 #[derive(Default)]
@@ -51,13 +58,26 @@ pub(super) enum Source {
 }
 
 impl Keyring {
-    /// The credentials in the pod's `imagePullSecrets`; secrets that are missing or malformed are left out, and the
-    /// pull fails if they were needed.
+    /// The credentials in the pod's `imagePullSecrets`; secrets that are missing or malformed, or beyond what is read, are
+    /// left out, and the pull fails if they were needed.
     pub(super) async fn of_pod(pod: &Pod, objects: &dyn ObjectSource) -> Self {
         let mut out = Self::default();
+        let (mut known, mut left) = (HashSet::new(), MAX_BYTES);
         for reference in pod.pod_spec().image_pull_secrets.iter().flatten() {
+            if !known.insert(reference.name.as_str()) {
+                continue;
+            }
+            if known.len() > MAX_SECRETS || left == 0 || out.entries.len() >= MAX_ENTRIES {
+                tracing::warn!(pod = %pod.format(), secret = %reference.name, "image pull secrets from here on are more than are read");
+                break;
+            }
             match objects.secret(pod.ns(), &reference.name).await {
-                Ok(Some(secret)) => out.add(&secret),
+                Ok(Some(secret)) => {
+                    let data = secret.data.iter().flatten();
+                    let bytes: usize = data.map(|(_, value)| value.0.len()).sum();
+                    left = left.saturating_sub(bytes);
+                    out.add(&secret);
+                }
                 Ok(None) => {
                     tracing::warn!(pod = %pod.format(), secret = %reference.name, "image pull secret not found");
                 }
@@ -66,6 +86,7 @@ impl Keyring {
                 }
             }
         }
+        out.entries.truncate(MAX_ENTRIES);
         out.sort();
         out
     }
@@ -264,6 +285,33 @@ mod tests {
         assert_eq!(users("reg.example.com/team/app"), ["team", "u"]);
         assert_eq!(users("reg.example.com/other"), ["u"]);
         assert!(users("ghcr.io/x/y").is_empty());
+    }
+
+    /// Each of a thousand would be a hundred thousand registries more.
+    #[tokio::test]
+    async fn a_secret_is_read_once_and_all_of_them_have_an_end() {
+        let encode = |text: String| base64::engine::general_purpose::STANDARD.encode(text);
+        let auths: serde_json::Map<_, _> = (0..3000)
+            .map(|n| (format!("r{n}.example.com"), json!({"username": "u"})))
+            .collect();
+        let config = encode(json!({ "auths": auths }).to_string());
+        let secret = |name: &str| {
+            json!({"kind": "Secret", "metadata": {"name": name, "namespace": "default"},
+                "data": {".dockerconfigjson": config}})
+        };
+        let objects = FixedObjects::from_json(&["a", "b", "c"].map(secret));
+        let ring = async |names: Vec<&str>| {
+            let names: Vec<_> = names.iter().map(|name| json!({ "name": name })).collect();
+            let pod = json!({"metadata": {"name": "p", "namespace": "default"},
+                "spec": {"containers": [], "imagePullSecrets": names}});
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            Keyring::of_pod(&pod, &objects).await
+        };
+        let often = ring(vec!["a"; 1000]).await;
+        assert_eq!(often.entries.len(), 3000);
+        let many = ring(vec!["a", "b", "c"]).await;
+        assert_eq!(many.entries.len(), MAX_ENTRIES);
+        assert_eq!(many.lookup("r0.example.com/i").len(), 2);
     }
 
     #[test]

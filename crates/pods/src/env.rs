@@ -8,6 +8,7 @@ use crate::env_files::EnvFiles;
 use crate::expansion::{TooLong, expand};
 use crate::objects::ObjectSource;
 use crate::pod::PodExt;
+use crate::references::References;
 use crate::resources;
 use k8s_openapi::api::core::v1::{Container, EnvVarSource, Pod, ResourceFieldSelector, Service};
 use std::borrow::Cow;
@@ -52,6 +53,9 @@ pub enum Error {
         MAX_BYTES
     )]
     TooLong,
+    /// Objects that variables refer to, and of which each is read as a whole.
+    #[error("the objects that variables refer to come to more than {0} bytes")]
+    TooMuch(usize),
     /// The API server could not be asked.
     #[error(transparent)]
     Api(#[from] crate::objects::Error),
@@ -171,7 +175,8 @@ pub async fn build(
     files: &EnvFiles,
 ) -> Result<Environment, Error> {
     let mut out = Environment::new();
-    from_objects(pod, container, objects, &mut out).await?;
+    let mut references = References::new(objects, pod.ns());
+    from_objects(pod, container, &mut references, &mut out).await?;
     let service_vars = service_variables(pod, services);
     for var in container.env.iter().flatten() {
         let value = match &var.value_from {
@@ -183,7 +188,9 @@ pub async fn build(
                 let value = var.value.as_deref().unwrap_or_default();
                 Some(expand(value, out.left, lookup)?)
             }
-            Some(source) => from_source(pod, container, source, facts, objects, files).await?,
+            Some(source) => {
+                from_source(pod, container, source, facts, &mut references, files).await?
+            }
         };
         if let Some(value) = value {
             out.set(var.name.clone(), value)?;
@@ -200,13 +207,13 @@ pub async fn build(
 async fn from_objects(
     pod: &Pod,
     container: &Container,
-    objects: &dyn ObjectSource,
+    objects: &mut References<'_>,
     out: &mut Environment,
 ) -> Result<(), Error> {
     for from in container.env_from.iter().flatten() {
         let prefix = from.prefix.as_deref().unwrap_or_default();
         let (label, pairs) = if let Some(reference) = &from.config_map_ref {
-            let Some(map) = objects.config_map(pod.ns(), &reference.name).await? else {
+            let Some(map) = objects.config_map(&reference.name).await? else {
                 if reference.optional == Some(true) {
                     continue;
                 }
@@ -223,7 +230,7 @@ async fn from_objects(
                 .collect();
             (format!("ConfigMap {}/{}", pod.ns(), reference.name), pairs)
         } else if let Some(reference) = &from.secret_ref {
-            let Some(secret) = objects.secret(pod.ns(), &reference.name).await? else {
+            let Some(secret) = objects.secret(&reference.name).await? else {
                 if reference.optional == Some(true) {
                     continue;
                 }
@@ -270,7 +277,7 @@ async fn from_source(
     container: &Container,
     source: &EnvVarSource,
     facts: &NodeFacts,
-    objects: &dyn ObjectSource,
+    objects: &mut References<'_>,
     files: &EnvFiles,
 ) -> Result<Option<String>, Error> {
     if let Some(field) = &source.field_ref {
@@ -281,7 +288,7 @@ async fn from_source(
     }
     if let Some(key) = &source.config_map_key_ref {
         let optional = key.optional == Some(true);
-        let map = objects.config_map(pod.ns(), &key.name).await?;
+        let map = objects.config_map(&key.name).await?;
         let Some(map) = map else {
             return missing_object(optional, "configmap", &key.name);
         };
@@ -292,7 +299,7 @@ async fn from_source(
     }
     if let Some(key) = &source.secret_key_ref {
         let optional = key.optional == Some(true);
-        let Some(secret) = objects.secret(pod.ns(), &key.name).await? else {
+        let Some(secret) = objects.secret(&key.name).await? else {
             return missing_object(optional, "secret", &key.name);
         };
         return match secret.data.as_ref().and_then(|d| d.get(&key.key)) {

@@ -6,11 +6,13 @@
 
 use davit_beneath::{Links, Root};
 use k8s_openapi::api::core::v1::{Container, FileKeySelector};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 /// Bytes of one file, as many as a ConfigMap has.
 const MAX_FILE: u64 = 1 << 20;
+/// Bytes of all files together, each of which is read once: a pod names as many as it likes, and writes them.
+const MAX_FILES: usize = 64 << 20;
 /// Bytes of all values together.
 const MAX_VALUES: usize = 6 << 20;
 
@@ -55,6 +57,9 @@ pub enum EnvFileError {
     /// More than a program can be started with.
     #[error("the values of fileKeyRef come to more than {MAX_VALUES} bytes")]
     TooLong,
+    /// Reading them would take the node's time.
+    #[error("the files of fileKeyRef come to more than {MAX_FILES} bytes")]
+    TooMuch,
     /// The file system does not answer.
     #[error("couldn't read env files: {0}")]
     NoAnswer(String),
@@ -82,17 +87,28 @@ impl EnvFiles {
         place: impl Fn(&str) -> Option<&'a Path>,
     ) -> Result<Self, EnvFileError> {
         let mut out = Self::default();
-        let mut left = MAX_VALUES;
+        let (mut left, mut left_of_files) = (MAX_VALUES, MAX_FILES);
+        let mut files: BTreeMap<(&str, &str), Vec<&FileKeySelector>> = BTreeMap::new();
         for selector in selected {
-            let at = place_of(selector);
-            if out.values.contains_key(&at) {
-                continue;
-            }
-            let root = place(&selector.volume_name)
-                .ok_or_else(|| EnvFileError::Volume(selector.volume_name.clone()))?;
-            if let Some(value) = read_value(root, selector)? {
+            let file = (selector.volume_name.as_str(), selector.path.as_str());
+            files.entry(file).or_default().push(selector);
+        }
+        for ((volume, path), selectors) in files {
+            let root = place(volume).ok_or_else(|| EnvFileError::Volume(volume.to_owned()))?;
+            let text = match read(root, volume, path) {
+                Err(error) if is_missing(&error) && selectors.iter().all(is_optional) => continue,
+                text => text?,
+            };
+            let rest = left_of_files.checked_sub(text.len());
+            left_of_files = rest.ok_or(EnvFileError::TooMuch)?;
+            let keys = selectors.iter().map(|selector| selector.key.as_str());
+            let said = Said::of(&text, &keys.collect());
+            for selector in selectors {
+                let Some(value) = said.value(selector)? else {
+                    continue;
+                };
                 left = left.checked_sub(value.len()).ok_or(EnvFileError::TooLong)?;
-                out.values.insert(at, value);
+                out.values.insert(place_of(selector), value.to_owned());
             }
         }
         Ok(out)
@@ -108,79 +124,120 @@ fn place_of(of: &FileKeySelector) -> (String, String, String) {
     (of.volume_name.clone(), of.path.clone(), of.key.clone())
 }
 
-fn read_value(root: &Path, of: &FileKeySelector) -> Result<Option<String>, EnvFileError> {
-    let optional = of.optional == Some(true);
-    let (volume, path) = (of.volume_name.clone(), of.path.clone());
-    // Containers write the volume: their links lead nowhere but inside it.
-    let read =
-        Root::open(root, Links::Confined).and_then(|root| root.read_limited(&path, MAX_FILE));
-    let text = match read {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) if optional && error.is_not_found() => return Ok(None),
-        Err(source) => {
-            return Err(EnvFileError::Unreadable {
+fn is_optional(of: &&FileKeySelector) -> bool {
+    of.optional == Some(true)
+}
+
+fn is_missing(error: &EnvFileError) -> bool {
+    matches!(error, EnvFileError::Unreadable { source, .. } if source.is_not_found())
+}
+
+/// Containers write the volume: their links lead nowhere but inside it.
+fn read(root: &Path, volume: &str, path: &str) -> Result<String, EnvFileError> {
+    let bytes =
+        Root::open(root, Links::Confined).and_then(|root| root.read_limited(path, MAX_FILE));
+    let bytes = bytes.map_err(|source| EnvFileError::Unreadable {
+        volume: volume.to_owned(),
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// What a file says of some names, up to the first line that cannot be read.
+#[derive(Debug, Default)]
+struct Said {
+    /// By name; nothing where a shell would set it to nothing.
+    values: HashMap<String, Option<String>>,
+    /// The line and what is wrong there.
+    fault: Option<Fault>,
+}
+
+impl Said {
+    /// Reads a text as far as it is needed for these names.
+    fn of(text: &str, names: &HashSet<&str>) -> Self {
+        let mut said = Self::default();
+        let mut lines = (1..).zip(text.lines());
+        while said.values.len() < names.len() {
+            match next(&mut lines) {
+                None => break,
+                Some(Err(fault)) => {
+                    said.fault = Some(fault);
+                    break;
+                }
+                Some(Ok((name, value))) if names.contains(name) => {
+                    said.values.entry(name.to_owned()).or_insert(value);
+                }
+                Some(Ok(_)) => {}
+            }
+        }
+        said
+    }
+
+    /// The value that a variable gets; nothing for an optional one that is not set.
+    fn value(&self, of: &FileKeySelector) -> Result<Option<&str>, EnvFileError> {
+        let (volume, path) = (of.volume_name.clone(), of.path.clone());
+        let found = self.values.get(&of.key).map(|value| value.as_deref());
+        match (found, self.fault) {
+            (Some(Some(value)), _) if !value.is_empty() => Ok(Some(value)),
+            (None, Some((line, fault))) => Err(EnvFileError::Syntax {
                 volume,
                 path,
-                source,
-            });
+                line,
+                fault,
+            }),
+            _ if is_optional(&of) => Ok(None),
+            _ => Err(EnvFileError::MissingKey {
+                volume,
+                path,
+                key: of.key.clone(),
+            }),
         }
-    };
-    match value_of(&text, &of.key) {
-        Ok(Some(value)) if !value.is_empty() => Ok(Some(value)),
-        Ok(_) if optional => Ok(None),
-        Ok(_) => Err(EnvFileError::MissingKey {
-            volume,
-            path,
-            key: of.key.clone(),
-        }),
-        Err((line, fault)) => Err(EnvFileError::Syntax {
-            volume,
-            path,
-            line,
-            fault,
-        }),
     }
 }
 
+/// A line that cannot be read, the first is 1, and what is wrong there.
+type Fault = (usize, &'static str);
+
 const BLANKS: [char; 2] = [' ', '\t'];
 
-/// The value of a name; the line and the fault of what stands before it and cannot be read.
-fn value_of(text: &str, key: &str) -> Result<Option<String>, (usize, &'static str)> {
-    let mut lines = (1..).zip(text.lines());
-    while let Some((number, line)) = lines.next() {
-        let line = line.trim_start_matches(BLANKS);
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let fault = |fault| (number, fault);
-        let (name, value) = line.split_once('=').ok_or(fault("missing '='"))?;
-        if name.is_empty() {
-            return Err(fault("empty variable name"));
-        }
-        if name.ends_with(BLANKS) {
-            return Err(fault("whitespace before '=' is not allowed"));
-        }
-        if value.starts_with(BLANKS) {
-            // to a shell that sets it to nothing
-            if name == key {
-                return Ok(None);
-            }
-            continue;
-        }
-        let value = value
-            .strip_prefix('\'')
-            .ok_or(fault("value must be enclosed in single quotes"))?;
-        let rest = lines.by_ref().map(|(_, line)| line);
-        let (value, after) = quoted(value, rest).ok_or(fault("unclosed single quote"))?;
-        let after = after.trim_start_matches(BLANKS);
-        if !after.is_empty() && !after.starts_with('#') {
-            return Err(fault("unexpected content after closing quote"));
-        }
-        if name == key {
-            return Ok(Some(value));
-        }
+/// The next name and its value; the line and the fault of one that cannot be read.
+fn next<'a>(
+    lines: &mut impl Iterator<Item = (usize, &'a str)>,
+) -> Option<Result<(&'a str, Option<String>), Fault>> {
+    let says = |line: &str| !line.is_empty() && !line.starts_with('#');
+    let (number, line) = lines
+        .by_ref()
+        .map(|(number, line)| (number, line.trim_start_matches(BLANKS)))
+        .find(|(_, line)| says(line))?;
+    Some(named(line, lines).map_err(|fault| (number, fault)))
+}
+
+fn named<'a>(
+    line: &'a str,
+    lines: &mut impl Iterator<Item = (usize, &'a str)>,
+) -> Result<(&'a str, Option<String>), &'static str> {
+    let (name, value) = line.split_once('=').ok_or("missing '='")?;
+    if name.is_empty() {
+        return Err("empty variable name");
     }
-    Ok(None)
+    if name.ends_with(BLANKS) {
+        return Err("whitespace before '=' is not allowed");
+    }
+    if value.starts_with(BLANKS) {
+        // to a shell that sets it to nothing
+        return Ok((name, None));
+    }
+    let value = value
+        .strip_prefix('\'')
+        .ok_or("value must be enclosed in single quotes")?;
+    let rest = lines.by_ref().map(|(_, line)| line);
+    let (value, after) = quoted(value, rest).ok_or("unclosed single quote")?;
+    let after = after.trim_start_matches(BLANKS);
+    if !after.is_empty() && !after.starts_with('#') {
+        return Err("unexpected content after closing quote");
+    }
+    Ok((name, Some(value)))
 }
 
 /// What stands before the closing quote, in this line or those that follow, and what comes after it.
@@ -208,6 +265,54 @@ mod tests {
 
     const FILE: &str = "# made by an init container\n\n  A='one' # first\nEMPTY=''\nNOTHING= 'x'\nB='two\n # three\n\nfour'\t\n\
                         C='$A=\"\\n\"'\r\nA='again'\n";
+
+    fn value_of(text: &str, key: &str) -> Result<Option<String>, (usize, &'static str)> {
+        let said = Said::of(text, &HashSet::from([key]));
+        match (said.values.get(key), said.fault) {
+            (None, Some(fault)) => Err(fault),
+            (found, _) => Ok(found.cloned().flatten()),
+        }
+    }
+
+    /// A pod has as many variables as an object has room for, and writes the file that they are in.
+    #[test]
+    fn a_file_is_read_once_however_many_variables_it_has() {
+        let tmp = tempfile::tempdir().unwrap();
+        let names = (0..5000).map(|n| format!("N{n}='{n}'\n"));
+        let long = format!("{}L='{}'\n", names.collect::<String>(), "x".repeat(900_000));
+        std::fs::write(tmp.path().join("f"), long).unwrap();
+        let selector = |path: String, key: String| FileKeySelector {
+            volume_name: "v".to_owned(),
+            path,
+            key,
+            optional: None,
+        };
+        let selected: Vec<_> = (0..5000)
+            .map(|n| selector("f".to_owned(), format!("N{n}")))
+            .chain([selector("f".to_owned(), "M".to_owned())])
+            .collect();
+        let began = std::time::Instant::now();
+        let read = |selected: &[_]| EnvFiles::read(selected, |_| Some(tmp.path()));
+        let files = read(&selected[..5000]).unwrap();
+        assert_eq!(files.get(&selected[4999]), Some("4999"));
+        assert!(matches!(
+            read(&selected),
+            Err(EnvFileError::MissingKey { .. })
+        ));
+        // names of one file are files of their own to whoever reads them
+        let selected: Vec<_> = (0..100)
+            .map(|n| selector(format!("f{n}"), "L".to_owned()))
+            .collect();
+        for of in &selected {
+            std::fs::hard_link(tmp.path().join("f"), tmp.path().join(&of.path)).unwrap();
+        }
+        let many = read(&selected);
+        assert!(matches!(
+            many,
+            Err(EnvFileError::TooMuch | EnvFileError::TooLong)
+        ));
+        assert!(began.elapsed() < std::time::Duration::from_secs(30));
+    }
 
     #[test]
     fn the_first_value_of_a_name_as_it_is_written() {

@@ -13,4 +13,5 @@ pub mod expansion;
 pub mod objects;
 pub mod paths;
 pub mod pod;
+mod references;
 pub mod resources;

@@ -1,7 +1,7 @@
 //! Where the node keeps its files. The names are those of the upstream node agent, because plugins, log collectors and
 //! backup tools look for them (`/var/lib/kubelet`, `/var/log/pods`, `/var/log/containers`).
 
-use davit_beneath::private_dir;
+use davit_beneath::{Links, Root, private_dir, private_dir_below, private_dir_itself};
 use std::path::{Path, PathBuf};
 
 /// Mode of directories that only the node and its group may enter, as the original has it.
@@ -32,14 +32,14 @@ impl Paths {
 
     /// Makes the directories that other accounts of the machine may not enter, and closes those that are there. What
     /// is in them are Secrets, tokens, sockets that give power over the node, and volumes with setuid programs of
-    /// containers.
+    /// containers. Pods that have the directory around them as a volume may have put links in their places: none is followed.
     ///
     /// # Errors
-    /// One cannot be made or changed.
+    /// One cannot be made or changed, or is a link.
     pub fn protect(&self) -> davit_beneath::Result<()> {
         private_dir(&self.root, PRIVATE_DIR)?;
-        private_dir(self.pki(), 0o700)?;
-        private_dir(&self.pod_logs, PRIVATE_DIR)?;
+        private_dir_itself(self.pki(), 0o700)?;
+        private_dir_itself(&self.pod_logs, PRIVATE_DIR)?;
         for name in [
             "pods",
             "device-plugins",
@@ -48,9 +48,29 @@ impl Paths {
             "pod-resources",
             "pods-api",
         ] {
-            private_dir(self.root.join(name), PRIVATE_DIR)?;
+            private_dir_itself(self.root.join(name), PRIVATE_DIR)?;
         }
         Ok(())
+    }
+
+    /// The directory of the links that log collectors follow, held open. It is made where nothing is; a link in its place is
+    /// not followed.
+    ///
+    /// # Errors
+    /// A link is there, or what the kernel says.
+    pub fn open_container_logs(&self) -> davit_beneath::Result<Root> {
+        let above = self.container_logs.parent().unwrap_or(Path::new("/"));
+        let name = self.container_logs.file_name().unwrap_or_default();
+        Root::open(above, Links::Refused)?.mkdir_all(name, 0o755)
+    }
+
+    /// Makes a directory below the root that only the node and its group may enter. Pods that have the root as a volume may
+    /// have put links there: none is followed.
+    ///
+    /// # Errors
+    /// A link on the way, or what the kernel says.
+    pub fn make_dir(&self, dir: &Path) -> davit_beneath::Result<Root> {
+        private_dir_below(&self.root, dir, PRIVATE_DIR)
     }
 
     /// The root directory.
@@ -117,20 +137,8 @@ impl Paths {
         self.pod_logs.join(format!("{namespace}_{name}_{uid}"))
     }
 
-    /// Directory of the links that log collectors follow.
-    pub fn container_log_links(&self) -> &Path {
-        &self.container_logs
-    }
-
-    /// Link for one container's current log.
-    pub fn container_log_link(
-        &self,
-        namespace: &str,
-        pod: &str,
-        container: &str,
-        id: &str,
-    ) -> PathBuf {
-        self.container_logs
-            .join(format!("{pod}_{namespace}_{container}-{id}.log"))
+    /// The name of the link for one container's current log.
+    pub fn container_log_link(namespace: &str, pod: &str, container: &str, id: &str) -> String {
+        format!("{pod}_{namespace}_{container}-{id}.log")
     }
 }

@@ -7,8 +7,8 @@
 use super::error::{Cause, io_error};
 use super::mounts::Mounter;
 use super::{Volumes, blocking, missing};
-use davit_beneath::private_dir;
-use davit_pods::paths::PRIVATE_DIR;
+use davit_beneath::Root;
+use davit_pods::paths::Paths;
 use davit_pods::pod::PodExt;
 use k8s_openapi::api::core::v1::Pod;
 use rustix::fs::{CWD, FileType, Mode, OFlags};
@@ -23,13 +23,17 @@ const FILE_MODE: u32 = 0o600;
 /// Which pods have the device of one volume.
 #[derive(Debug, Clone)]
 pub(super) struct DeviceMap {
+    paths: Paths,
     dir: PathBuf,
 }
 
 impl DeviceMap {
-    /// The map in this directory, which need not be there.
-    pub(super) fn new(dir: PathBuf) -> Self {
-        Self { dir }
+    /// The map in this directory below the root of `paths`, which need not be there.
+    pub(super) fn new(paths: &Paths, dir: PathBuf) -> Self {
+        Self {
+            paths: paths.clone(),
+            dir,
+        }
     }
 
     /// What the device is bound to for a pod.
@@ -53,12 +57,13 @@ impl DeviceMap {
 
     /// Says that a pod may have the device. Answers whether that is new. Blocks.
     pub(super) fn mark(&self, uid: &str) -> Result<bool, Cause> {
-        private_dir(&self.dir, PRIVATE_DIR)
+        let dir = self
+            .paths
+            .make_dir(&self.dir)
             .map_err(|e| io_error("cannot make the directory of the volume's devices")(e.into()))?;
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-        match rustix::fs::open(self.file(uid), flags, Mode::from_raw_mode(FILE_MODE)) {
+        match dir.create_new(uid, FILE_MODE) {
             Ok(_) => Ok(true),
-            Err(Errno::EXIST) => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(io_error("cannot make the pod's device file")(error.into())),
         }
     }
@@ -113,13 +118,13 @@ pub(super) fn open(device: &Path) -> Result<OwnedFd, Cause> {
 }
 
 /// Makes a link, or makes one lead here. Blocks.
-fn link(from: &Path, to: &Path) -> io::Result<()> {
-    match std::fs::read_link(from) {
+fn link(dir: &Root, name: &Path, to: &Path) -> davit_beneath::Result<()> {
+    match dir.read_link(name) {
         Ok(says) if says == to => return Ok(()),
-        Ok(_) => std::fs::remove_file(from)?,
+        Ok(_) => dir.remove_file(name)?,
         Err(_) => {}
     }
-    std::os::unix::fs::symlink(to, from)
+    dir.symlink(to, name)
 }
 
 impl Volumes {
@@ -138,13 +143,13 @@ impl Volumes {
         let (map_of_volume, from) = (map.clone(), at.clone());
         let opened = blocking(move || {
             let opened = map_of_volume.bind(&*mounter, &device, &uid)?;
-            if let Some(dir) = from.parent() {
-                private_dir(dir, PRIVATE_DIR).map_err(|e| {
-                    io_error("cannot make the directory of the pod's devices")(e.into())
-                })?;
-            }
-            link(&from, &map_of_volume.file(&uid))
-                .map_err(io_error("cannot link to the volume's device"))?;
+            let dir = from.parent().unwrap_or(&from);
+            let dir = map_of_volume.paths.make_dir(dir).map_err(|e| {
+                io_error("cannot make the directory of the pod's devices")(e.into())
+            })?;
+            let name = Path::new(from.file_name().unwrap_or_default());
+            link(&dir, name, &map_of_volume.file(&uid))
+                .map_err(|e| io_error("cannot link to the volume's device")(e.into()))?;
             Ok(opened)
         })
         .await?;
@@ -184,7 +189,8 @@ mod tests {
     #[test]
     fn a_pod_is_marked_once_and_the_directory_goes_with_the_last() {
         let tmp = tempfile::tempdir().unwrap();
-        let map = DeviceMap::new(tmp.path().join("pv/dev"));
+        let paths = Paths::new(tmp.path().to_owned(), tmp.path().join("logs"));
+        let map = DeviceMap::new(&paths, tmp.path().join("pv/dev"));
         assert!(map.pods().is_empty() && !map.has("a"));
         assert!(map.mark("a").unwrap());
         assert!(!map.mark("a").unwrap());
@@ -197,12 +203,18 @@ mod tests {
         assert!(map.has("b"));
         map.unmark("b").unwrap();
         assert!(!tmp.path().join("pv/dev").exists());
+        // whoever has the directory as a volume
+        std::fs::create_dir(tmp.path().join("host")).unwrap();
+        std::os::unix::fs::symlink(tmp.path().join("host"), tmp.path().join("pv/dev")).unwrap();
+        map.mark("a").unwrap_err();
+        assert!(!tmp.path().join("host/a").exists());
     }
 
     #[test]
     fn a_file_is_not_taken_for_a_device() {
         let tmp = tempfile::tempdir().unwrap();
-        let map = DeviceMap::new(tmp.path().join("dev"));
+        let paths = Paths::new(tmp.path().to_owned(), tmp.path().join("logs"));
+        let map = DeviceMap::new(&paths, tmp.path().join("dev"));
         map.mark("u").unwrap();
         let file = tmp.path().join("file");
         std::fs::write(&file, "x").unwrap();
@@ -220,10 +232,11 @@ mod tests {
     #[test]
     fn a_link_is_made_anew_where_it_leads_elsewhere() {
         let tmp = tempfile::tempdir().unwrap();
-        let at = tmp.path().join("link");
+        let dir = Root::open(tmp.path(), davit_beneath::Links::Refused).unwrap();
         for to in ["/a", "/a", "/b"] {
-            link(&at, Path::new(to)).unwrap();
-            assert_eq!(std::fs::read_link(&at).unwrap(), Path::new(to));
+            link(&dir, Path::new("link"), Path::new(to)).unwrap();
+            let says = std::fs::read_link(tmp.path().join("link")).unwrap();
+            assert_eq!(says, Path::new(to));
         }
     }
 }

@@ -16,7 +16,6 @@ use super::error::{Cause, Error, io_error};
 use super::node_expand::When;
 use super::{Ready, Volumes, fs_group, group_of};
 use davit_beneath::mountinfo::is_mount_point;
-use davit_beneath::private_dir;
 use davit_csi::fs_group::{FsGroup, decide};
 use davit_csi::request::{PodAttributes, PublishVolume, StageVolume};
 use davit_csi::secrets::{self, SecretError, SecretField, SecretName};
@@ -24,7 +23,6 @@ use davit_csi::vol_data::{self, PublishData, StageData, VOL_DATA};
 use davit_csi::{
     Capabilities, Class, CsiVolume, DriverClient, DriverSettings, LifecycleMode, paths,
 };
-use davit_pods::paths::PRIVATE_DIR;
 use davit_pods::pod::PodExt;
 use k8s_openapi::api::authentication::v1::TokenRequestStatus;
 use k8s_openapi::api::core::v1::{CSIVolumeSource, Pod};
@@ -174,11 +172,13 @@ impl Job<'_> {
         let dir = staging.parent().unwrap_or(staging).to_owned();
         let record = StageData::of(self.volume);
         let (mount, at) = (staging.to_owned(), dir.join(VOL_DATA));
+        let paths = self.volumes.paths.clone();
         let fresh = super::blocking(move || {
             let fresh = !at.exists();
             // The root of a volume that is staged already is the volume's matter.
             if !is_mount_point(&mount).map_err(io_error("cannot know what is mounted"))? {
-                private_dir(&mount, PRIVATE_DIR)
+                paths
+                    .make_dir(&mount)
                     .map_err(|e| io_error("cannot make the staging directory")(e.into()))?;
             }
             vol_data::write(&at, &record).map_err(|e| Cause::Claim(e.to_string()))?;
@@ -215,8 +215,10 @@ impl Job<'_> {
         if !known {
             let record = PublishData::of(self.volume, &self.volumes.node_name);
             let at = dir.clone();
+            let paths = self.volumes.paths.clone();
             super::blocking(move || {
-                private_dir(&at, PRIVATE_DIR)
+                paths
+                    .make_dir(&at)
                     .map_err(|e| io_error("cannot make the volume's directory")(e.into()))?;
                 vol_data::write(&at.join(VOL_DATA), &record)
                     .map_err(|e| Cause::Claim(e.to_string()))

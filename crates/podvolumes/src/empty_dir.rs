@@ -75,7 +75,7 @@ pub(super) async fn set_up(
 pub(super) fn make_dir(pods: &Path, target: &Path) -> io::Result<bool> {
     std::fs::create_dir_all(pods)?;
     let way = target.strip_prefix(pods).map_err(io::Error::other)?;
-    let pods = Root::open(pods, Links::Refused)?;
+    let pods = Root::open_itself(pods, Links::Refused)?;
     let known = pods.entry(way).is_ok();
     pods.mkdir_all(way, 0o755)?;
     Ok(known)
@@ -83,7 +83,7 @@ pub(super) fn make_dir(pods: &Path, target: &Path) -> io::Result<bool> {
 
 fn below(pods: &Path, target: &Path) -> io::Result<Inode> {
     let way = target.strip_prefix(pods).map_err(io::Error::other)?;
-    Ok(Root::open(pods, Links::Refused)?.entry(way)?)
+    Ok(Root::open_itself(pods, Links::Refused)?.entry(way)?)
 }
 
 /// `HugePages-2Mi` names a size; plain `HugePages` takes the one size the pod's containers ask for.

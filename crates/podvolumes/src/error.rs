@@ -103,6 +103,9 @@ pub enum Cause {
         /// How large they may be.
         mebibytes: usize,
     },
+    /// Volumes, of objects and fields, that come to more than a pod takes.
+    #[error("the objects and files of the pod's volumes are more than {0} MiB together")]
+    TooMuchOfPod(usize),
     /// Trust bundles that cannot be used.
     #[error(transparent)]
     TrustBundle(#[from] super::trust_bundle::Error),

@@ -11,11 +11,9 @@ use super::claims::Claimed;
 use super::error::{Cause, Error, io_error};
 use super::node_expand::When;
 use super::{Ready, Volumes, blocking, device_mount, fs_group, group_of};
-use davit_beneath::private_dir;
 use davit_flexvolume::{
     AttachWait, FlexDriver, FlexVolume, MountingPod, Outcome, paths, secret_values,
 };
-use davit_pods::paths::PRIVATE_DIR;
 use davit_pods::pod::PodExt;
 use davit_volume::names::{pod_volume_name, unique_volume_name};
 use k8s_openapi::ByteString;
@@ -146,7 +144,7 @@ impl FlexJob<'_> {
         if let Some(device) = device {
             self.mount_device(device).await?;
         }
-        make_dir(&self.target).await?;
+        self.volumes.make_volume_dir(&self.target).await?;
         let options = self.volume.mount_options(&pod, &secrets);
         let mounted = match self.driver.mount(&self.target, &options).await {
             Ok(true) => Ok(()),
@@ -179,7 +177,7 @@ impl FlexJob<'_> {
             AttachWait::Device(device) => device,
             AttachWait::NotSupported => attached.to_owned(),
         };
-        make_dir(&self.global).await?;
+        self.volumes.make_volume_dir(&self.global).await?;
         let asked = self
             .driver
             .mount_device(&self.global, &device, &options)
@@ -246,15 +244,6 @@ impl FlexJob<'_> {
         let found = found.ok_or_else(|| failed(&format!("secrets \"{name}\" not found")))?;
         secret_values(&self.volume.driver, &found).map_err(|error| failed(&error))
     }
-}
-
-async fn make_dir(path: &Path) -> Result<(), Cause> {
-    let path = path.to_owned();
-    blocking(move || {
-        private_dir(path, PRIVATE_DIR)
-            .map_err(|e| io_error("cannot make the volume's directory")(e.into()))
-    })
-    .await
 }
 
 /// Removes a directory on which nothing was mounted. Where that is not known it stays, and is unmounted with the pod.

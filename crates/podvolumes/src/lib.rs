@@ -37,14 +37,14 @@ pub use sub_paths::{SubPath, too_many as too_many_sub_paths};
 
 use claims::Use;
 use davit_beneath::mountinfo::{is_there, mount_points};
-use davit_beneath::{Links, Root, private_dir};
+use davit_beneath::{Links, Root};
 use davit_client::{EventRecorder, Informer};
 use davit_csi::Drivers;
 use davit_disk::{Directories, nested, published};
 use davit_flexvolume::{DEFAULT_PLUGIN_DIR, FlexDrivers};
 use davit_pods::env::NodeFacts;
 use davit_pods::objects::ObjectSource;
-use davit_pods::paths::{PRIVATE_DIR, Paths};
+use davit_pods::paths::Paths;
 use davit_pods::pod::PodExt;
 use error::io_error;
 use file_waits::FileWaits;
@@ -54,7 +54,7 @@ use locks::Locks;
 use mounts::Mounter;
 use node_expand::Known;
 use parking_lot::Mutex;
-use projection::Files;
+use projection::{Files, PodBudget};
 use prometheus_client::collector::Collector;
 use stats::PlacedVolumes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -241,15 +241,18 @@ impl Volumes {
         };
         let lock = self.pods.of(pod.uid());
         let _alive = lock.read().await;
-        private_dir(self.paths.pod(pod.uid()), PRIVATE_DIR).map_err(|e| {
-            vec![Error::SetUp {
-                volume: first.name.clone(),
-                cause: io_error("cannot make the pod's directory")(e.into()),
-            }]
-        })?;
+        self.paths
+            .make_dir(&self.paths.pod(pod.uid()))
+            .map_err(|e| {
+                vec![Error::SetUp {
+                    volume: first.name.clone(),
+                    cause: io_error("cannot make the pod's directory")(e.into()),
+                }]
+            })?;
+        let budget = PodBudget::default();
         let made = wanted
             .iter()
-            .map(|(volume, usage)| Box::pin(self.one(pod, volume, *usage, facts)));
+            .map(|(volume, usage)| Box::pin(self.one(pod, volume, *usage, facts, &budget)));
         let made = join_all(made).await;
         let names = || wanted.iter().map(|(volume, _)| volume.name.clone());
         let failed: Vec<String> = names()
@@ -286,6 +289,7 @@ impl Volumes {
         volume: &Volume,
         usage: Use,
         facts: &NodeFacts,
+        budget: &PodBudget,
     ) -> Result<Ready, Error> {
         let claimed = Box::pin(claims::resolve(pod, volume, usage, &*self.objects)).await;
         let claimed = claimed.map_err(|cause| Error::Unprocessed {
@@ -295,7 +299,7 @@ impl Volumes {
         })?;
         let ready = match &claimed {
             Some(claimed) => Box::pin(self.persistent(pod, claimed, facts)).await?,
-            None => Box::pin(self.unclaimed(pod, volume, facts)).await?,
+            None => Box::pin(self.unclaimed(pod, volume, facts, budget)).await?,
         };
         self.place(pod, volume, claimed.as_ref(), &ready);
         Ok(ready)
@@ -307,6 +311,7 @@ impl Volumes {
         pod: &Pod,
         volume: &Volume,
         facts: &NodeFacts,
+        budget: &PodBudget,
     ) -> Result<Ready, Error> {
         if let Some(source) = &volume.csi {
             return Box::pin(self.inline_csi(pod, &volume.name, source)).await;
@@ -322,7 +327,7 @@ impl Volumes {
                 cause,
             });
         }
-        let made = Box::pin(self.of_the_pod(pod, volume, facts)).await;
+        let made = Box::pin(self.of_the_pod(pod, volume, facts, budget)).await;
         let path = made.map_err(|cause| Error::SetUp {
             volume: volume.name.clone(),
             cause,
@@ -339,6 +344,7 @@ impl Volumes {
         pod: &Pod,
         volume: &Volume,
         facts: &NodeFacts,
+        budget: &PodBudget,
     ) -> Result<PathBuf, Cause> {
         if let Some(source) = &volume.host_path {
             let source = source.clone();
@@ -351,7 +357,7 @@ impl Volumes {
         if let Some(source) = &volume.empty_dir {
             return empty_dir::set_up(self, pod, volume, source).await;
         }
-        let mut files = Files::default();
+        let mut files = Files::within(budget);
         let plugin = if let Some(source) = &volume.config_map {
             projection::config_map(pod, source, &*self.objects, &mut files).await?;
             "kubernetes.io~configmap"
@@ -481,6 +487,18 @@ impl Volumes {
             Ok(())
         });
         done.await.map_err(io::Error::other)?
+    }
+}
+
+impl Volumes {
+    /// Makes the directory of a volume, below the node's own.
+    async fn make_volume_dir(&self, dir: &Path) -> Result<(), Cause> {
+        let (paths, dir) = (self.paths.clone(), dir.to_owned());
+        blocking(move || {
+            let made = paths.make_dir(&dir).map(drop);
+            made.map_err(|e| io_error("cannot make the volume's directory")(e.into()))
+        })
+        .await
     }
 }
 

@@ -6,9 +6,7 @@ use super::claims::Claimed;
 use super::error::{Cause, io_error};
 use super::node_expand::When;
 use super::{Ready, Volumes, blocking, device_mount, fs_group, mount_options};
-use davit_beneath::private_dir;
 use davit_disk::{Directories, VolumeRecord};
-use davit_pods::paths::PRIVATE_DIR;
 use davit_pods::pod::PodExt;
 use davit_volume::binding::{claim_ref, uid_of};
 use davit_volume::local::State;
@@ -71,8 +69,10 @@ pub(super) async fn set_up(
     if fresh {
         let directory = volumes.local_directory(name, source).await?;
         let (mounter, to) = (volumes.mounter.clone(), target.clone());
+        let paths = volumes.paths.clone();
         blocking(move || {
-            private_dir(&to, PRIVATE_DIR)
+            paths
+                .make_dir(&to)
                 .map_err(|e| io_error("cannot make the volume's directory")(e.into()))?;
             mounter
                 .bind(&directory, &to)
@@ -180,12 +180,7 @@ impl Volumes {
         }
         let global = self.local_mount(name);
         if !self.is_mounted(&global)? {
-            let dir = global.clone();
-            blocking(move || {
-                private_dir(&dir, PRIVATE_DIR)
-                    .map_err(|e| io_error("cannot make the volume's directory")(e.into()))
-            })
-            .await?;
+            self.make_volume_dir(&global).await?;
             let wanted = device_mount::Wanted {
                 device: Path::new(&source.path),
                 target: &global,
@@ -205,7 +200,7 @@ impl Volumes {
     /// The device files of a volume.
     pub(super) fn local_map(&self, volume: &str) -> DeviceMap {
         let all = self.paths.root().join(BELOW).join("volumeDevices");
-        DeviceMap::new(all.join(volume))
+        DeviceMap::new(&self.paths, all.join(volume))
     }
 
     /// Takes the devices of local volumes from a pod.

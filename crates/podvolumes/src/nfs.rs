@@ -1,9 +1,7 @@
 //! NFS volumes, which the host's `mount.nfs` mounts for each pod (spec storage.md 7.2).
 
 use super::error::{Cause, io_error};
-use super::{Ready, Volumes, blocking, helper, missing, unmount_below};
-use davit_beneath::private_dir;
-use davit_pods::paths::PRIVATE_DIR;
+use super::{Ready, Volumes, helper, missing, unmount_below};
 use davit_pods::pod::PodExt;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{NFSVolumeSource, Pod};
@@ -82,12 +80,7 @@ impl Volumes {
             return Ok(ready);
         }
         let arguments = share.arguments(&target)?;
-        let dir = target.clone();
-        blocking(move || {
-            private_dir(&dir, PRIVATE_DIR)
-                .map_err(|e| io_error("cannot make the volume's directory")(e.into()))
-        })
-        .await?;
+        self.make_volume_dir(&target).await?;
         if let Err(error) = helper::mount(&self.helpers, HELPER, arguments).await {
             if !error.is_uncertain() {
                 remove_dir(target).await.map_err(io_error(

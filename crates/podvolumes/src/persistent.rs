@@ -85,7 +85,7 @@ impl Volumes {
         let mut others: Vec<String> = plugins
             .flat_map(|plugin| self.others_with(uid, plugin, name))
             .collect();
-        for map in [csi::map_of(self.paths.root(), name), self.local_map(name)] {
+        for map in [csi::map_of(&self.paths, name), self.local_map(name)] {
             others.extend(map.pods().into_iter().filter(|other| other != uid));
         }
         if !others.is_empty() {

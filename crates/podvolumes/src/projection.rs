@@ -10,26 +10,62 @@ use k8s_openapi::api::core::v1::{
     SecretVolumeSource,
 };
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const DEFAULT_MODE: i32 = 0o644;
 const TOKEN_SECONDS: i64 = 3600;
 
 /// Bytes of a volume's files at most: a pod may name a key of a megabyte as often as it likes.
 const MAX_BYTES: usize = 32 << 20;
+/// Bytes of the objects that all volumes of a pod are made of, and of their files, together: objects count as often as they
+/// are named, and a pod has room for thousands of volumes.
+const MAX_OF_POD: usize = 256 << 20;
+/// What a file costs beside what is in it.
+const FILE: usize = 1 << 10;
 /// Files of a volume at most; more than an object has keys.
 const MAX_FILES: usize = 1 << 16;
 
 type Data = BTreeMap<String, Vec<u8>>;
 
+/// What the volumes of a pod may still take.
+pub(super) struct PodBudget(AtomicUsize);
+
+impl Default for PodBudget {
+    fn default() -> Self {
+        Self(AtomicUsize::new(MAX_OF_POD))
+    }
+}
+
+impl PodBudget {
+    fn take(&self, bytes: usize) -> Result<(), Cause> {
+        let less = |left: usize| left.checked_sub(bytes);
+        let taken = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        taken
+            .map(drop)
+            .map_err(|_| Cause::TooMuchOfPod(MAX_OF_POD >> 20))
+    }
+}
+
 /// The files of a volume, as far as they are known.
-#[derive(Default)]
-pub(super) struct Files {
+pub(super) struct Files<'a> {
+    budget: &'a PodBudget,
     payload: Payload,
     added: usize,
     bytes: usize,
 }
 
-impl Files {
+impl<'a> Files<'a> {
+    pub(super) fn within(budget: &'a PodBudget) -> Self {
+        Self {
+            budget,
+            payload: Payload::default(),
+            added: 0,
+            bytes: 0,
+        }
+    }
+
     /// Adds a file of that many bytes, which is not made if it is too much.
     fn add(&mut self, path: &str, bytes: usize, make: impl FnOnce() -> File) -> Result<(), Cause> {
         self.bytes = self.bytes.saturating_add(bytes);
@@ -40,6 +76,7 @@ impl Files {
                 mebibytes: MAX_BYTES >> 20,
             });
         }
+        self.budget.take(bytes.saturating_add(FILE))?;
         self.payload.insert(path.to_owned(), make());
         Ok(())
     }
@@ -71,7 +108,7 @@ pub(super) async fn config_map(
     pod: &Pod,
     source: &ConfigMapVolumeSource,
     objects: &dyn ObjectSource,
-    files: &mut Files,
+    files: &mut Files<'_>,
 ) -> Result<(), Cause> {
     let selection = Selection::new(source.items.as_ref(), source.default_mode, source.optional);
     config_map_files(pod, &source.name, &selection, objects, files).await
@@ -81,7 +118,7 @@ pub(super) async fn secret(
     pod: &Pod,
     source: &SecretVolumeSource,
     objects: &dyn ObjectSource,
-    files: &mut Files,
+    files: &mut Files<'_>,
 ) -> Result<(), Cause> {
     let selection = Selection::new(source.items.as_ref(), source.default_mode, source.optional);
     let name = source.secret_name.as_deref().unwrap_or_default();
@@ -93,7 +130,7 @@ async fn config_map_files(
     name: &str,
     selection: &Selection<'_>,
     objects: &dyn ObjectSource,
-    files: &mut Files,
+    files: &mut Files<'_>,
 ) -> Result<(), Cause> {
     let Some(map) = objects.config_map(pod.ns(), name).await? else {
         return missing(selection, "configmap", name);
@@ -118,7 +155,7 @@ async fn secret_files(
     name: &str,
     selection: &Selection<'_>,
     objects: &dyn ObjectSource,
-    files: &mut Files,
+    files: &mut Files<'_>,
 ) -> Result<(), Cause> {
     let Some(secret) = objects.secret(pod.ns(), name).await? else {
         return missing(selection, "secret", name);
@@ -151,8 +188,9 @@ fn select(
     data: Data,
     selection: &Selection<'_>,
     kind: &'static str,
-    files: &mut Files,
+    files: &mut Files<'_>,
 ) -> Result<(), Cause> {
+    files.budget.take(data.values().map(Vec::len).sum())?;
     let Some(items) = selection.items.filter(|i| !i.is_empty()) else {
         for (key, content) in data {
             files.add(&key, content.len(), || file(content, selection.mode))?;
@@ -182,7 +220,7 @@ pub(super) fn downward(
     items: &[DownwardAPIVolumeFile],
     default_mode: Option<i32>,
     facts: &NodeFacts,
-    files: &mut Files,
+    files: &mut Files<'_>,
 ) -> Result<(), Cause> {
     for item in items {
         let text = match (&item.field_ref, &item.resource_field_ref) {
@@ -202,7 +240,7 @@ pub(super) async fn projected(
     volume: &str,
     source: &ProjectedVolumeSource,
     facts: &NodeFacts,
-    files: &mut Files,
+    files: &mut Files<'_>,
 ) -> Result<(), Cause> {
     let default_mode = source.default_mode.unwrap_or(DEFAULT_MODE);
     let objects = &*volumes.objects;
@@ -292,7 +330,8 @@ mod tests {
             let items: Vec<KeyToPath> =
                 serde_json::from_value(items.collect::<Vec<_>>().into()).unwrap();
             let selection = Selection::new(Some(&items), None, None);
-            let mut files = Files::default();
+            let budget = PodBudget::default();
+            let mut files = Files::within(&budget);
             let outcome = select(data.clone(), &selection, "config", &mut files);
             (outcome, files.into_payload().len())
         };
@@ -300,5 +339,19 @@ mod tests {
         let (outcome, made) = select_times(5000);
         assert!(matches!(outcome, Err(Cause::TooMuch { .. })));
         assert_eq!(made, 32);
+    }
+
+    #[test]
+    fn volumes_are_not_multiplied_without_end() {
+        let budget = PodBudget::default();
+        let items = serde_json::from_value(json!([{"key": "k", "path": "f"}]));
+        let items: Vec<KeyToPath> = items.unwrap();
+        let volumes = (0..5000).take_while(|_| {
+            let data = Data::from([("k".to_owned(), vec![0; 1 << 20])]);
+            let selection = Selection::new(Some(&items), None, None);
+            let mut files = Files::within(&budget);
+            select(data, &selection, "secret", &mut files).is_ok()
+        });
+        assert_eq!(volumes.count(), 127);
     }
 }

@@ -168,7 +168,7 @@ fn source(
             handle: csi.volume_handle.clone(),
             // As upstream: the driver may not see the pod's link.
             path: match claimed.is_block() {
-                true => super::csi::map_of(root, claimed.name()).file(uid),
+                true => davit_csi::paths::device_map(root, claimed.name()).join(uid),
                 false => path,
             },
         },

@@ -2,8 +2,8 @@
 
 use super::Volumes;
 use super::mounts::Mounter;
-use davit_beneath::{Inode, Links, Root, private_dir};
-use davit_pods::paths::PRIVATE_DIR;
+use davit_beneath::{Inode, Links, Root, TargetKind};
+use davit_pods::paths::Paths;
 use davit_pods::pod::PodExt;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use rustix::fs::FileType;
@@ -58,11 +58,11 @@ impl Volumes {
                 .subpath(pod.uid(), &part.volume, container, part.index)
         };
         let targets: Vec<PathBuf> = parts.iter().map(target).collect();
-        let mounter = self.mounter.clone();
+        let (mounter, paths) = (self.mounter.clone(), self.paths.clone());
         let work = move || {
             let each = parts.iter().zip(targets);
             each.map(|(part, target)| {
-                mount(&*mounter, part, target).map_err(|error| SubPathError {
+                mount(&*mounter, &paths, part, target).map_err(|error| SubPathError {
                     volume: part.volume.clone(),
                     cause: format!("{:?}: {error}", part.path),
                 })
@@ -99,19 +99,23 @@ pub fn too_many(pod: &Pod, container: &Container) -> Option<String> {
     ))
 }
 
-fn mount(mounter: &dyn Mounter, part: &SubPath, target: PathBuf) -> io::Result<PathBuf> {
+fn mount(
+    mounter: &dyn Mounter,
+    paths: &Paths,
+    part: &SubPath,
+    target: PathBuf,
+) -> io::Result<PathBuf> {
     if mounter.is_mount_point(&target)? {
         return Ok(target);
     }
     let source = open(&part.root, &part.path)?;
-    let is_dir = source.kind()? == FileType::Directory;
-    let parent = target.parent().unwrap_or(&part.root);
-    private_dir(parent, PRIVATE_DIR)?;
-    if is_dir {
-        std::fs::create_dir_all(&target)?;
-    } else if !target.exists() {
-        std::fs::write(&target, [])?;
-    }
+    let kind = match source.kind()? {
+        FileType::Directory => TargetKind::Directory,
+        _ => TargetKind::File,
+    };
+    let name = target.file_name().unwrap_or_default();
+    let parent = paths.make_dir(target.parent().unwrap_or(&part.root))?;
+    parent.target(name, kind)?;
     match mounter.bind(&source.into(), &target) {
         Ok(()) => Ok(target),
         // Nodes that mount nothing run nothing either; the path as it resolves now has to do.
@@ -139,6 +143,35 @@ fn open(volume: &Path, sub: &str) -> io::Result<Inode> {
 mod tests {
     use super::*;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    /// Whoever has the node's directory as a volume puts a link where a mount will be made.
+    #[test]
+    fn what_a_part_is_mounted_on_is_made_behind_no_link() {
+        let tmp = tempfile::tempdir().unwrap();
+        let paths = Paths::new(tmp.path().join("kubelet"), tmp.path().join("pods"));
+        let (volume, host) = (tmp.path().join("vol"), tmp.path().join("host"));
+        for dir in [&volume, &host, &paths.pod("u")] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        std::fs::write(volume.join("file"), "x").unwrap();
+        let part = SubPath {
+            volume: "v".to_owned(),
+            index: 0,
+            root: volume.clone(),
+            path: "file".to_owned(),
+        };
+        let target = paths.subpath("u", "v", "c", 0);
+        let made = || mount(&crate::mounts::NoMounter, &paths, &part, target.clone());
+        symlink(&host, paths.pod("u").join("volume-subpaths")).unwrap();
+        made().unwrap_err();
+        std::fs::remove_file(paths.pod("u").join("volume-subpaths")).unwrap();
+        std::fs::create_dir_all(target.parent().unwrap()).unwrap();
+        symlink(host.join("file"), &target).unwrap();
+        made().unwrap_err();
+        assert_eq!(std::fs::read_dir(&host).unwrap().count(), 0);
+        std::fs::remove_file(&target).unwrap();
+        assert_eq!(made().unwrap(), volume.join("file"));
+    }
 
     #[test]
     fn sub_paths_stay_inside_and_change_nothing_outside() {

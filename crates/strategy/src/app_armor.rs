@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use super::json::{at, entries_at, has, list_at, list_mut, object_mut, str_at};
 
 /// What comes before the container's name in an annotation of a pod.
-const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+pub(super) const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 /// Where the names of profiles of the node begin in an annotation.
 const LOCALHOST: &str = "localhost/";
 /// The longest name of a profile, in bytes.
 const LONGEST: usize = 4095;
 const NAME_MISSING: &str = "must be set when AppArmor type is Localhost";
-const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+pub(super) const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// Faults of the profile of a pod or a container.
 pub(super) fn profile(profile: &Value, path: &Path, errors: &mut ErrorList) {
@@ -51,7 +51,7 @@ pub(super) fn profile(profile: &Value, path: &Path, errors: &mut ErrorList) {
 }
 
 /// The profile that an annotation names.
-fn named(annotation: &str) -> Option<Value> {
+pub(super) fn named(annotation: &str) -> Option<Value> {
     match annotation {
         "unconfined" => Some(json!({"type": "Unconfined"})),
         "runtime/default" => Some(json!({"type": "RuntimeDefault"})),

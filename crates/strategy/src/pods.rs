@@ -1,5 +1,6 @@
 //! Pods.
 
+mod annotations;
 mod claim_statuses;
 mod warnings;
 
@@ -15,7 +16,7 @@ use super::json::{
 };
 use super::{KindInfo, Strategy, access, app_armor, meta, pod_defaults, pod_spec, scheduling};
 
-pub(super) use warnings::spec_warnings;
+pub(super) use warnings::{spec_warnings, template_warnings};
 
 /// What may change in the spec of a pod, as upstream says it.
 const UPDATABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
@@ -198,11 +199,15 @@ impl Strategy for Pod {
     }
 
     fn create_warnings(&self, obj: &Value) -> Vec<String> {
-        meta::label_warning(obj, "the Pod's hostname")
+        let mut warnings = meta::label_warning(obj, "the Pod's hostname");
+        warnings.extend(annotations::app_armor_of_pod(obj));
+        warnings
     }
 
     fn warnings(&self, obj: &Value) -> Vec<String> {
-        spec_warnings(at(obj, &["spec"]), "spec")
+        let mut warnings = spec_warnings(at(obj, &["spec"]), "spec");
+        warnings.extend(annotations::annotation_warnings(obj, "metadata"));
+        warnings
     }
 }
 

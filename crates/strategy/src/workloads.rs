@@ -185,7 +185,7 @@ fn name_warnings(obj: &Value) -> Vec<String> {
 }
 
 fn template_warnings(obj: &Value) -> Vec<String> {
-    pods::spec_warnings(at(obj, &["spec", "template", "spec"]), "spec.template.spec")
+    pods::template_warnings(at(obj, &["spec", "template"]), "spec.template")
 }
 
 struct Deployment(KindInfo);

@@ -95,7 +95,7 @@ struct Half {
     since: Instant,
 }
 
-async fn serve_spdy<D, F, C, E>(mut session: spdy::Session, dial: Arc<D>)
+pub(crate) async fn serve_spdy<D, F, C, E>(mut session: spdy::Session, dial: Arc<D>)
 where
     D: Fn(u16) -> F + Send + Sync + 'static,
     F: Future<Output = Result<C, E>> + Send + 'static,
@@ -105,12 +105,17 @@ where
     let mut waiting: HashMap<String, Half> = HashMap::new();
     let mut connections = JoinSet::new();
     loop {
+        let first = waiting.values().map(|half| half.since + PAIRING).min();
         let stream = tokio::select! {
             stream = session.accept() => stream,
             Some(_) = connections.join_next() => continue,
+            // What the client has sent on it is in the way of the others.
+            () = at(first) => {
+                waiting.retain(|_, half| half.since.elapsed() < PAIRING);
+                continue;
+            }
         };
         let Some(stream) = stream else { break };
-        waiting.retain(|_, half| half.since.elapsed() < PAIRING);
         if connections.len() >= MAX_CONNECTIONS || waiting.len() >= MAX_CONNECTIONS {
             continue;
         }
@@ -138,6 +143,14 @@ where
     }
     // The client is gone; connections into the pod end with their streams.
     connections.shutdown().await;
+}
+
+/// Waits for a moment; for ever where there is none.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn forward<D, F, C, E>(mut data: spdy::Stream, error: spdy::Stream, dial: Arc<D>)

@@ -326,6 +326,46 @@ mod tests {
         );
     }
 
+    /// One of the two streams of a connection comes alone, with more than a session may have unread.
+    #[tokio::test(start_paused = true)]
+    async fn a_half_that_stays_alone_does_not_hold_the_session() {
+        let (mut client, session) = pair();
+        let (dialled, mut ports) = mpsc::channel(1);
+        let serving = tokio::spawn(crate::portforward::serve_spdy(
+            session,
+            std::sync::Arc::new(move |port| {
+                let dialled = dialled.clone();
+                async move {
+                    dialled.send(port).await.unwrap();
+                    Err::<tokio::io::DuplexStream, _>("nobody there")
+                }
+            }),
+        ));
+        let open = |id, kind: &str, request: &str| Frame::SynStream {
+            id,
+            headers: [("streamtype", kind), ("requestid", request), ("port", "80")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .to_vec(),
+            fin: false,
+        };
+        client.send(open(1, "data", "alone")).await;
+        for _ in 0..24 {
+            let payload = vec![0; 64 << 10].into();
+            client
+                .send(Frame::Data {
+                    id: 1,
+                    payload,
+                    fin: false,
+                })
+                .await;
+        }
+        client.send(open(3, "error", "pair")).await;
+        client.send(open(5, "data", "pair")).await;
+        let port = tokio::time::timeout(Duration::from_secs(60), ports.recv()).await;
+        assert_eq!(port.unwrap(), Some(80));
+        serving.abort();
+    }
+
     #[tokio::test]
     async fn ping_is_answered_and_even_stream_ids_are_refused() {
         let (mut client, _session) = pair();

@@ -3,6 +3,7 @@
 use super::GarbageCollector;
 use super::graph::Identity;
 use davit_client::served_kinds::ServedKinds;
+use davit_client::slow_kinds::is_own;
 use futures::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -185,8 +186,7 @@ async fn watch(collector: Arc<GarbageCollector>, key: String, resource: ApiResou
 
 /// Bytes that the objects of a kind may take: of Kubernetes' own, which are in this cluster's store, any number.
 fn most_of(resource: &ApiResource) -> usize {
-    let mut own = davit_api::kinds::builtin().resources.iter();
-    match own.any(|row| row.group == resource.group) {
+    match is_own(resource) {
         true => usize::MAX,
         false => MOST_OF_OTHERS,
     }

@@ -150,6 +150,7 @@ async fn running(fake: &Fake) -> Running {
     hpas.wait_synced(Duration::from_secs(10)).await.unwrap();
     let autoscaler = Autoscaler {
         scales: Scales::new(client.clone()),
+        lane: Lane::default(),
         metrics: Metrics::new(client.clone()),
         informers,
         hpas,

@@ -15,6 +15,9 @@ const BURST: Duration = Duration::from_secs(1);
 /// How often a full table is searched for clients that are gone.
 const SWEEP: Duration = Duration::from_millis(100);
 
+/// The part of its share that a client has where many wait.
+const IN_A_CROWD: usize = 16;
+
 /// What a client holds for some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientHold {
@@ -57,6 +60,8 @@ struct Table {
     clients: HashMap<IpAddr, Client>,
     /// All whom the table has no room for share one allowance.
     others: Client,
+    /// What all clients together have of [`ClientHold::Forward`].
+    forwards: usize,
     swept: Instant,
 }
 
@@ -72,6 +77,7 @@ impl Clients {
         let table = Table {
             clients: HashMap::new(),
             others: Client::new(now),
+            forwards: 0,
             swept: now,
         };
         Self {
@@ -100,17 +106,22 @@ impl Clients {
         held: ClientHold,
         now: Instant,
     ) -> Option<Claim> {
+        let mut table = self.table.lock();
+        let share = self.limits.forwards_per_client;
         let most = match held {
             ClientHold::Connection => self.limits.connections_per_client,
-            ClientHold::Forward => self.limits.forwards_per_client,
+            ClientHold::Forward if table.forwards < self.limits.crowd => share,
+            ClientHold::Forward => (share / IN_A_CROWD).max(1),
         };
-        let mut table = self.table.lock();
         let (client, key) = table.client(address, self.limits.clients, now);
         let count = client.count(held);
         if *count >= most {
             return None;
         }
         *count += 1;
+        if held == ClientHold::Forward {
+            table.forwards += 1;
+        }
         Some(Claim {
             clients: self.clone(),
             key,
@@ -155,6 +166,9 @@ pub(super) struct Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut table = self.clients.table.lock();
+        if self.held == ClientHold::Forward {
+            table.forwards = table.forwards.saturating_sub(1);
+        }
         // Who holds something is not idle, so the account is still there.
         let client = match self.key {
             Some(key) => table.clients.get_mut(&key),
@@ -212,6 +226,28 @@ mod tests {
         let later = now + Duration::from_secs(2);
         assert!(clients.admit(address(5000), later));
         assert_eq!(clients.table.lock().clients.len(), 1);
+    }
+
+    /// Names that their servers never answer wait for seconds each.
+    #[test]
+    fn few_clients_do_not_leave_nothing_to_the_others() {
+        let now = Instant::now();
+        let clients = clients(Limits::default(), now);
+        let mut held = Vec::new();
+        for number in 1..=16 {
+            let more = || clients.claim(address(number), ClientHold::Forward, now);
+            held.extend(std::iter::from_fn(more));
+        }
+        assert!(held.len() < 700, "{} of a thousand", held.len());
+        assert!(
+            clients
+                .claim(address(99), ClientHold::Forward, now)
+                .is_some()
+        );
+        held.clear();
+        let all = std::iter::from_fn(|| clients.claim(address(1), ClientHold::Forward, now));
+        held.extend(all);
+        assert_eq!(held.len(), 128);
     }
 
     #[test]

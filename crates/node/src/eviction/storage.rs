@@ -19,7 +19,8 @@ pub(crate) struct StorageUse {
     pub containers: BTreeMap<String, i64>,
     /// Volumes, by name.
     pub volumes: BTreeMap<String, i64>,
-    /// What the node keeps for the pod and its containers may write: `/etc/hosts` and termination messages.
+    /// What the node keeps for the pod and its containers may write (`/etc/hosts` and termination messages), and what its
+    /// containers have deleted and still hold.
     pub files: i64,
 }
 
@@ -117,11 +118,13 @@ pub(crate) fn excess(pod: &Pod, used: &StorageUse) -> Option<Excess> {
     })
 }
 
-/// Measures a pod, as far as it is done at `until`. `layers` are the writable layers of its containers.
+/// Measures a pod, as far as it is done at `until`. `layers` are the writable layers of its containers; `deleted` is what
+/// these have deleted and still hold.
 pub(super) fn measure(
     paths: &Paths,
     pod: &Pod,
     layers: &BTreeMap<String, i64>,
+    deleted: i64,
     until: Instant,
 ) -> StorageUse {
     let bytes = |dir: &Path| measure::directory(dir, until).map_or(0, |seen| seen.bytes);
@@ -154,7 +157,9 @@ pub(super) fn measure(
     StorageUse {
         containers,
         volumes: volumes.filter_map(volume).collect(),
-        files: messages + i64::try_from(hosts).unwrap_or(i64::MAX / 2),
+        files: messages
+            .saturating_add(deleted)
+            .saturating_add(i64::try_from(hosts).unwrap_or(i64::MAX / 2)),
     }
 }
 
@@ -207,7 +212,7 @@ mod tests {
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(file, vec![1; 20_000]).unwrap();
         }
-        let seen = measure(&paths, &pod, &BTreeMap::new(), later());
+        let seen = measure(&paths, &pod, &BTreeMap::new(), 0, later());
         assert!(seen.files >= 40_000, "{seen:?}");
         let excess = excess(&pod, &seen).unwrap();
         assert_eq!(excess.signal, "ephemeralpodfs.limit");
@@ -259,8 +264,10 @@ mod tests {
             &paths,
             &pod,
             &BTreeMap::from([("b".to_owned(), 7)]),
+            3,
             later(),
         );
+        assert_eq!(seen.files, 3);
         assert!(seen.volumes["v"] >= 20_000 && seen.containers["a"] >= 20_000);
         assert_eq!(seen.containers["b"], 7);
     }

@@ -1,7 +1,7 @@
 //! What a resized pod was granted, in a file of its directory.
 
 use super::Sizes;
-use davit_pods::paths::{PRIVATE_DIR, Paths};
+use davit_pods::paths::Paths;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -89,13 +89,13 @@ impl Record {
             Ok(content) => content,
             Err(source) => return Err(RecordError::Content { path, source }),
         };
-        replace(&path, &content).map_err(|source| RecordError::Io { path, source })
+        replace(paths, &path, &content).map_err(|source| RecordError::Io { path, source })
     }
 }
 
-fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+fn replace(paths: &Paths, path: &Path, content: &[u8]) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
-    davit_beneath::private_dir(dir, PRIVATE_DIR)?;
+    paths.make_dir(dir)?;
     davit_beneath::write_private(path, content)?;
     File::open(dir)?.sync_all()
 }

@@ -53,7 +53,7 @@ pub(super) fn clients(ctx: &Context) -> Result<Option<Clients>, Error> {
         .build()
         .map_err(|e| Error::ClientCa(e.to_string()))?;
     let dir = ctx.paths.pki();
-    davit_beneath::private_dir(&dir, 0o700).map_err(std::io::Error::from)?;
+    davit_beneath::private_dir_itself(&dir, 0o700).map_err(std::io::Error::from)?;
     write(&dir.join(CLIENT_CA), pem, 0o644)?;
     Ok(Some(verifier))
 }
@@ -91,10 +91,14 @@ pub(super) fn server_config(
     Ok(Arc::new(config))
 }
 
+/// Longer files are no certificate and no key of the node's.
+const MAX_FILE: u64 = 1 << 20;
+
 /// The certificate that was made before, or a new one. Nobody verifies it, as with the original.
 fn self_signed(dir: &Path, names: &[String]) -> Result<(Vec<u8>, Vec<u8>), Error> {
     let (certificate, key) = (dir.join("kubelet.crt"), dir.join("kubelet.key"));
-    if let (Ok(c), Ok(k)) = (std::fs::read(&certificate), std::fs::read(&key))
+    let read = |path| davit_beneath::read_own(path, MAX_FILE);
+    if let (Ok(c), Ok(k)) = (read(&certificate), read(&key))
         && PrivateKeyDer::from_pem_slice(&k).is_ok()
         && CertificateDer::from_pem_slice(&c).is_ok()
     {
@@ -105,7 +109,7 @@ fn self_signed(dir: &Path, names: &[String]) -> Result<(Vec<u8>, Vec<u8>), Error
         made.cert.pem().into_bytes(),
         made.signing_key.serialize_pem().into_bytes(),
     );
-    davit_beneath::private_dir(dir, 0o700).map_err(std::io::Error::from)?;
+    davit_beneath::private_dir_itself(dir, 0o700).map_err(std::io::Error::from)?;
     // The key first: a certificate alone is never taken for a pair.
     write(&key, &k, 0o600)?;
     write(&certificate, &c, 0o644)?;

@@ -8,9 +8,11 @@ use crate::runtime_state::{ContainerRecord, PodRuntime, keys};
 use crate::worker_input::{Desired, WorkerInput};
 use davit_beneath::{Links, Root};
 use davit_oci::runtime::Error;
+use davit_pods::paths::Paths;
 use davit_pods::pod::{PodExt, Role};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A container always gets this long between its stop signal and SIGKILL.
@@ -279,7 +281,7 @@ pub(crate) async fn remove_all(ctx: &Context, uid: &str) -> Result<(), String> {
         .await
         .map_err(|e| format!("volumes: {e}"))?;
     remove_cgroup(ctx, uid).await;
-    remove_logs(ctx, uid).map_err(|e| format!("logs: {e}"))
+    remove_logs(&ctx.paths, uid).map_err(|e| format!("logs: {e}"))
 }
 
 /// The pod's own cgroup, where the runtime has left it. Something that is still in it is no reason to keep the pod.
@@ -294,36 +296,82 @@ async fn remove_cgroup(ctx: &Context, uid: &str) {
     }
 }
 
-/// Log directories end with the pod's UID; links point into them.
-fn remove_logs(ctx: &Context, uid: &str) -> std::io::Result<()> {
-    let missing = |e: std::io::Error| {
-        if e.kind() == std::io::ErrorKind::NotFound {
-            Ok(())
-        } else {
-            Err(e)
+/// Entries of the directories of logs that are looked at.
+const MAX_LOGS: usize = 100_000;
+
+/// Log directories end with the pod's UID; links point into them. Others may write there, too: nothing is followed.
+fn remove_logs(paths: &Paths, uid: &str) -> davit_beneath::Result<()> {
+    let logs = match Root::open_itself(paths.log_root(), Links::Refused) {
+        Err(error) if error.is_not_found() => return Ok(()),
+        Err(error @ davit_beneath::Error::Escapes(_)) => {
+            tracing::warn!(%error, "logs of a pod that has ended are not looked for");
+            return Ok(());
         }
+        opened => opened?,
     };
     let suffix = format!("_{uid}");
-    let Ok(entries) = std::fs::read_dir(ctx.paths.log_root()) else {
-        return Ok(());
-    };
-    let logs = Root::open(ctx.paths.log_root(), Links::Refused)?;
-    for entry in entries {
-        let entry = entry?;
-        let path = entry.path();
-        if !path.to_string_lossy().ends_with(&suffix) {
-            continue;
+    let own = logs.list("", MAX_LOGS)?.into_iter().map(|entry| entry.name);
+    for name in own.filter(|name| name.as_encoded_bytes().ends_with(suffix.as_bytes())) {
+        if let Err(error) = remove_links(paths, &paths.log_root().join(&name)) {
+            tracing::debug!(%error, "links to logs stay");
         }
-        for link in std::fs::read_dir(ctx.paths.container_log_links())
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            if std::fs::read_link(link.path()).is_ok_and(|t| t.starts_with(&path)) {
-                std::fs::remove_file(link.path()).or_else(missing)?;
-            }
-        }
-        logs.remove_tree(entry.file_name())?;
+        logs.remove_tree(name)?;
     }
     Ok(())
+}
+
+/// Removes the links for log collectors that lead to a pod's logs.
+fn remove_links(paths: &Paths, to: &Path) -> davit_beneath::Result<()> {
+    let links = paths.open_container_logs()?;
+    for entry in links.list("", MAX_LOGS)? {
+        if links
+            .read_link(&entry.name)
+            .is_ok_and(|says| says.starts_with(to))
+        {
+            links.remove_file(&entry.name)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// Pods with the directory of logs as a volume of theirs write there.
+    #[test]
+    fn logs_are_removed_where_they_are_and_not_behind_links() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (log, host) = (tmp.path().join("log"), tmp.path().join("host"));
+        let paths = Paths::new(tmp.path().join("kubelet"), log.join("pods"));
+        let make = |dir: &Path| {
+            std::fs::create_dir_all(dir.join("ns_p_u/c")).unwrap();
+            std::fs::write(dir.join("ns_p_u/c/0.log"), "x").unwrap();
+        };
+        make(&log.join("pods"));
+        make(&host);
+        let links = paths.open_container_logs().unwrap();
+        links
+            .symlink(log.join("pods/ns_p_u/c/0.log"), "p_ns_c-1.log")
+            .unwrap();
+        links.symlink("/elsewhere", "other.log").unwrap();
+        remove_logs(&paths, "u").unwrap();
+        let left = |dir: &Path| std::fs::read_dir(dir).unwrap().count();
+        assert_eq!(
+            (left(&log.join("pods")), left(&log.join("containers"))),
+            (0, 1)
+        );
+        remove_logs(&paths, "u").unwrap();
+
+        for name in ["pods", "containers"] {
+            std::fs::remove_dir_all(log.join(name)).unwrap();
+            symlink(&host, log.join(name)).unwrap();
+        }
+        remove_logs(&paths, "u").unwrap();
+        assert!(paths.open_container_logs().is_err());
+        assert!(host.join("ns_p_u/c/0.log").exists());
+        std::fs::remove_file(log.join("pods")).unwrap();
+        remove_logs(&paths, "u").unwrap();
+    }
 }

@@ -9,6 +9,7 @@ use crate::runtime_conditions::network_problem;
 use crate::runtime_state::{PodRuntime, State};
 use crate::se_linux;
 use davit_podimages::{ImageVolumes, Present};
+use davit_pods::paths::Paths;
 use davit_pods::pod::Waiting;
 use davit_pods::pod::{PodExt, Role};
 use davit_proto::cri::v1 as cri;
@@ -288,9 +289,12 @@ impl Worker {
             .pod_log_dir(pod.ns(), pod.pod_name(), pod.uid())
             .join(&container.name)
             .join(format!("{restart_count}.log"));
-        let link = paths.container_log_link(pod.ns(), pod.pod_name(), &container.name, id);
-        let made = std::fs::create_dir_all(paths.container_log_links())
-            .and_then(|()| symlink(&log, &link));
+        let link = Paths::container_log_link(pod.ns(), pod.pod_name(), &container.name, id);
+        let links = paths.open_container_logs();
+        let made = links.and_then(|links| match links.symlink(&log, &link) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made,
+        });
         if let Err(error) = made {
             tracing::debug!(pod = %pod.format(), %error, "cannot link the container's log");
         }
@@ -308,12 +312,10 @@ impl Worker {
                 continue;
             }
             let (paths, pod) = (&self.ctx.paths, &self.pod);
-            let _ = std::fs::remove_file(paths.container_log_link(
-                pod.ns(),
-                pod.pod_name(),
-                name,
-                &record.id,
-            ));
+            let link = Paths::container_log_link(pod.ns(), pod.pod_name(), name, &record.id);
+            if let Ok(links) = paths.open_container_logs() {
+                let _gone_already = links.remove_file(&link);
+            }
             let log = paths
                 .pod_log_dir(pod.ns(), pod.pod_name(), pod.uid())
                 .join(name);
@@ -375,12 +377,5 @@ impl Worker {
             tracing::warn!(pod = %pod.format(), container = %container.name, %error, "cannot stop the container after its postStart hook failed");
         }
         Err(waiting("PostStartHookError", "PostStartHookError"))
-    }
-}
-
-fn symlink(log: &Path, link: &Path) -> io::Result<()> {
-    match std::os::unix::fs::symlink(log, link) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        other => other,
     }
 }

@@ -173,13 +173,23 @@ fn put(file: &mut impl Write, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
 /// else mounts the directory of all logs, may write there.
 const SHARED_PARTS: usize = 3;
 
-/// The directory `parts` above a path, made if it is missing, and what of the path is below it.
+/// The directory `parts` above a path, made if it is missing, and what of the path is below it. It may itself be in one
+/// that others write (`/var/log`), so that it is no link.
 fn top_of(path: &Path, parts: usize) -> io::Result<(Root, &Path)> {
     let top = path.ancestors().take(parts + 1).last();
     let top = top.unwrap_or(Path::new("/"));
     let below = path.strip_prefix(top).unwrap_or(path);
-    std::fs::create_dir_all(top)?;
-    Ok((Root::open(top, Links::Refused)?, below))
+    if let Some(above) = top.parent() {
+        std::fs::create_dir_all(above)?;
+    }
+    let opened = match Root::open_itself(top, Links::Refused) {
+        Err(error) if error.is_not_found() => {
+            std::fs::create_dir(top)?;
+            Root::open_itself(top, Links::Refused)
+        }
+        opened => opened,
+    };
+    Ok((opened?, below))
 }
 
 /// Makes the directory of a pod's logs, which is one of those that others may put a link in the place of.
@@ -267,6 +277,11 @@ mod tests {
         std::fs::create_dir(&outside).unwrap();
         std::os::unix::fs::symlink(&outside, logs.join("ns_other_uid")).unwrap();
         assert!(make_log_dir(&logs.join("ns_other_uid")).is_err());
+        std::fs::remove_dir_all(&logs).unwrap();
+        std::os::unix::fs::symlink(&outside, &logs).unwrap();
+        assert!(make_log_dir(&logs.join("ns_pod_uid")).is_err());
+        assert!(LogFile::open(Some(&logs.join("ns_pod_uid/c/0.log"))).is_err());
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
     }
 
     #[test]

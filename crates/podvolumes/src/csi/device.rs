@@ -4,10 +4,9 @@ use super::super::block::{self, DeviceMap};
 use super::super::error::{Cause, io_error};
 use super::super::{Volumes, blocking, missing};
 use super::{Job, PLUGIN};
-use davit_beneath::private_dir;
 use davit_csi::vol_data::{self, DeviceData, Loaded, VOL_DATA};
 use davit_csi::{Class, paths};
-use davit_pods::paths::PRIVATE_DIR;
+use davit_pods::paths::Paths;
 use davit_pods::pod::PodExt;
 use davit_proto::csi::v1::{NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest};
 use futures::future::join_all;
@@ -15,8 +14,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The device files of a volume.
-pub(crate) fn map_of(root: &Path, volume: &str) -> DeviceMap {
-    DeviceMap::new(paths::device_map(root, volume))
+pub(crate) fn map_of(own: &Paths, volume: &str) -> DeviceMap {
+    DeviceMap::new(own, paths::device_map(own.root(), volume))
 }
 
 /// The volumes whose devices are on the node, with their records.
@@ -48,12 +47,13 @@ impl Job<'_> {
             self.ask_to_stage(&staging).await?;
             self.volumes.staged.lock().insert(key);
         }
-        let map = map_of(root, &volume.name);
+        let map = map_of(&self.volumes.paths, &volume.name);
         let (marked, of) = (map.clone(), uid.to_owned());
         let target = paths::device_publish(root, &volume.name, uid);
         let parent = target.parent().unwrap_or(&target).to_owned();
+        let own = self.volumes.paths.clone();
         let fresh = blocking(move || {
-            private_dir(&parent, PRIVATE_DIR)
+            own.make_dir(&parent)
                 .map_err(|e| io_error("cannot make the directory of devices")(e.into()))?;
             marked.mark(&of)
         })
@@ -85,11 +85,14 @@ impl Job<'_> {
         let staging = paths::device_staging(root, &self.volume.name);
         let stage = self.capabilities.stage_unstage;
         let record = DeviceData::of(self.volume, &self.volumes.node_name);
+        let own = self.volumes.paths.clone();
         blocking(move || {
             let failed = || "cannot make the directory of the volume's device";
-            private_dir(&dir, PRIVATE_DIR).map_err(|e| io_error(failed())(e.into()))?;
+            own.make_dir(&dir)
+                .map_err(|e| io_error(failed())(e.into()))?;
             if stage {
-                private_dir(&staging, PRIVATE_DIR).map_err(|e| io_error(failed())(e.into()))?;
+                own.make_dir(&staging)
+                    .map_err(|e| io_error(failed())(e.into()))?;
             }
             let at = dir.join(VOL_DATA);
             let held = vol_data::read::<DeviceData>(&at);
@@ -118,7 +121,7 @@ impl Volumes {
         let root = self.paths.root();
         let had = device_records(root)
             .into_iter()
-            .filter(|(volume, _)| map_of(root, volume).has(uid));
+            .filter(|(volume, _)| map_of(&self.paths, volume).has(uid));
         let undone = had.map(|(volume, record)| async move {
             let undone = self.unpublish_device(uid, &volume, &record).await;
             undone.map_err(|cause| {
@@ -137,7 +140,7 @@ impl Volumes {
         record: &DeviceData,
     ) -> io::Result<()> {
         let root = self.paths.root();
-        let map = map_of(root, volume);
+        let map = map_of(&self.paths, volume);
         self.unbind_device(&map, uid, volume).await?;
         let driver = self.drivers.get(&record.driver_name);
         let driver = driver.map_err(io::Error::other)?;
@@ -169,7 +172,7 @@ impl Volumes {
         let lock = self.volumes.of(&name);
         let _alone = lock.lock().await;
         let root = self.paths.root();
-        if !map_of(root, volume).pods().is_empty() {
+        if !map_of(&self.paths, volume).pods().is_empty() {
             return Ok(());
         }
         let driver = self.drivers.get(&record.driver_name)?;

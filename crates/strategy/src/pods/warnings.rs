@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::super::containers;
 use super::super::json::{at, has, int_at, list_at, repeats, str_at};
 use super::super::resources::fractions;
+use super::annotations::{annotation_warnings, app_armor_of_template};
 
 /// Volumes that nothing mounts any more, what is said of them, and how the path ends.
 const OLD_VOLUMES: [(&str, &str); 9] = [
@@ -31,6 +32,15 @@ const MAX: usize = 128;
 /// So many ports each further one is compared with: thousands are no mistake that a warning helps with, and comparing all with
 /// all takes minutes and more memory than there is.
 const MAX_PORTS: usize = 128;
+
+/// Warnings about the template of pods at a path.
+pub(crate) fn template_warnings(template: &Value, path: &str) -> Vec<String> {
+    let metadata = format!("{path}.metadata");
+    let mut warnings = spec_warnings(at(template, &["spec"]), &format!("{path}.spec"));
+    warnings.extend(annotation_warnings(template, &metadata));
+    warnings.extend(app_armor_of_template(template, &metadata));
+    warnings
+}
 
 /// Warnings about a pod spec at a path.
 pub(crate) fn spec_warnings(spec: &Value, path: &str) -> Vec<String> {

@@ -38,8 +38,11 @@ impl Strategy for CronJob {
         let spec = at(obj, &["spec", "jobTemplate", "spec"]);
         let path = "spec.jobTemplate.spec";
         let mut warnings = spec_warnings(spec, path);
-        let pod = at(spec, &["template", "spec"]);
-        warnings.extend(pods::spec_warnings(pod, &format!("{path}.template.spec")));
+        let template = at(spec, &["template"]);
+        warnings.extend(pods::template_warnings(
+            template,
+            &format!("{path}.template"),
+        ));
         warnings
     }
 

@@ -1,12 +1,12 @@
 //! The pods of a job, counted, and what follows from the counts.
 
 use super::super::backoff;
-use super::super::indexes::Indexes;
-use super::super::pod_failure_policy::{Action, judge};
-use super::super::success_policy;
 use super::super::{INDEX, INDEX_FAILURES, INDEX_IGNORED_FAILURES, is_tracked};
 use super::{End, MAX_CHANGES, MAX_UNCOUNTED, NewPod, Plan, ending, is_suspended, uid};
 use crate::pod_control::{is_active, is_terminal, node_of, phase, sort_for_deletion};
+use davit_api::jobs::indexes::CompletionIndexes;
+use davit_api::jobs::pod_failure_policy::{PodFailureAction, judge};
+use davit_api::jobs::success_policy;
 use k8s_openapi::api::batch::v1::{JobSpec, JobStatus, UncountedTerminatedPods};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -25,10 +25,10 @@ pub(super) struct JobView<'a> {
     /// All that the status counts or lists, and all that it will.
     succeeded: i32,
     failed: i32,
-    /// Indexes that succeeded; of Indexed jobs.
-    done: Indexes,
-    /// Indexes that failed; of jobs with a limit for each index.
-    broken: Option<Indexes>,
+    /// CompletionIndexes that succeeded; of Indexed jobs.
+    done: CompletionIndexes,
+    /// CompletionIndexes that failed; of jobs with a limit for each index.
+    broken: Option<CompletionIndexes>,
     /// The last failed pod of each index that waits for its replacement, which has to be told of the failures so far.
     replaced: BTreeMap<i32, &'a Arc<Pod>>,
 }
@@ -48,7 +48,7 @@ impl<'a> JobView<'a> {
             failures: pods.iter().filter(|p| is_failed(p, spec)).collect(),
             succeeded: status.succeeded.unwrap_or(0),
             failed: status.failed.unwrap_or(0),
-            done: Indexes::default(),
+            done: CompletionIndexes::default(),
             broken: None,
             replaced: BTreeMap::new(),
         };
@@ -66,8 +66,9 @@ impl<'a> JobView<'a> {
         view.failed += i32::try_from(new_failures).unwrap_or(0);
         if view.is_indexed() {
             let text = status.completed_indexes.as_deref().unwrap_or_default();
-            view.done = Indexes::parse(text, view.completions());
-            let new: Indexes = succeeded.iter().filter_map(|p| view.index_of(p)).collect();
+            view.done = CompletionIndexes::parse(text, view.completions());
+            let new: CompletionIndexes =
+                succeeded.iter().filter_map(|p| view.index_of(p)).collect();
             view.done.extend(&new);
             view.succeeded = view.done.total();
             view.look_at_indexes(status);
@@ -84,22 +85,24 @@ impl<'a> JobView<'a> {
             return;
         };
         let text = status.failed_indexes.as_deref().unwrap_or_default();
-        let mut broken = Indexes::parse(text, self.completions());
+        let mut broken = CompletionIndexes::parse(text, self.completions());
         let failures = self.failures.iter().copied().filter(|pod| is_tracked(pod));
         let failures: Vec<(i32, &Arc<Pod>)> = failures
             .filter_map(|pod| Some((self.index_of(pod)?, pod)))
             .collect();
         for (index, pod) in &failures {
             let fails = match self.judge(pod) {
-                Action::Ignore => false,
-                Action::FailIndex => true,
-                Action::Count | Action::FailJob(_) => index_failures(pod).0 >= limit,
+                PodFailureAction::Ignore => false,
+                PodFailureAction::FailIndex => true,
+                PodFailureAction::Count | PodFailureAction::FailJob(_) => {
+                    index_failures(pod).0 >= limit
+                }
             };
             if fails {
                 broken.insert(*index);
             }
         }
-        let active: Indexes = self
+        let active: CompletionIndexes = self
             .active
             .iter()
             .filter_map(|p| self.index_of(p))
@@ -154,13 +157,13 @@ impl<'a> JobView<'a> {
     }
 
     /// What the job's policy says of a pod that failed.
-    fn judge(&self, pod: &Pod) -> Action {
+    fn judge(&self, pod: &Pod) -> PodFailureAction {
         judge(self.spec.pod_failure_policy.as_ref(), pod)
     }
 
     /// Whether the failure of a pod counts.
     fn counts(&self, pod: &Pod) -> bool {
-        self.judge(pod) != Action::Ignore
+        self.judge(pod) != PodFailureAction::Ignore
     }
 
     /// Why the job ends whatever else is to be done, if it does.
@@ -169,7 +172,7 @@ impl<'a> JobView<'a> {
             return Some(end);
         }
         for pod in &self.failures {
-            if let Action::FailJob(why) = self.judge(pod) {
+            if let PodFailureAction::FailJob(why) = self.judge(pod) {
                 return Some(End::failure("PodFailurePolicy", why));
             }
         }

@@ -1,10 +1,10 @@
 //! Whether enough indexes have succeeded by a job's success policy (KEP-3998).
 
-use super::indexes::Indexes;
+use super::indexes::CompletionIndexes;
 use k8s_openapi::api::batch::v1::SuccessPolicy;
 
 /// Which rule is met, in the words of the job's condition.
-pub(super) fn met(policy: &SuccessPolicy, completions: i32, done: &Indexes) -> Option<String> {
+pub fn met(policy: &SuccessPolicy, completions: i32, done: &CompletionIndexes) -> Option<String> {
     if done.is_empty() {
         return None;
     }
@@ -13,7 +13,7 @@ pub(super) fn met(policy: &SuccessPolicy, completions: i32, done: &Indexes) -> O
         match &rule.succeeded_indexes {
             None => enough(done.total()),
             Some(listed) => {
-                let wanted = Indexes::parse(listed, completions);
+                let wanted = CompletionIndexes::parse(listed, completions);
                 let shared = wanted.shared(done);
                 !wanted.is_empty() && (shared == wanted.total() || enough(shared))
             }
@@ -29,7 +29,7 @@ mod tests {
 
     fn rule(rules: serde_json::Value, done: &str) -> Option<String> {
         let policy = serde_json::from_value(json!({ "rules": rules })).unwrap();
-        met(&policy, 10, &Indexes::parse(done, 10))
+        met(&policy, 10, &CompletionIndexes::parse(done, 10))
     }
 
     #[test]

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 /// What the first rule that matches asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Action {
+pub enum PodFailureAction {
     /// The failure does not count.
     Ignore,
     /// It counts, as it does when no rule matches.
@@ -18,22 +18,24 @@ pub(super) enum Action {
     FailJob(String),
 }
 
-/// The action of the first rule that matches the failed pod; [`Action::Count`] without one.
-pub(super) fn judge(policy: Option<&PodFailurePolicy>, pod: &Pod) -> Action {
+/// The action of the first rule that matches the failed pod; [`PodFailureAction::Count`] without one.
+pub fn judge(policy: Option<&PodFailurePolicy>, pod: &Pod) -> PodFailureAction {
     let rules = policy.map_or(&[][..], |policy| &policy.rules);
     for (place, rule) in rules.iter().enumerate() {
         let Some(why) = matches(rule, pod) else {
             continue;
         };
         return match rule.action.as_str() {
-            "Ignore" => Action::Ignore,
-            "FailIndex" => Action::FailIndex,
-            "FailJob" => Action::FailJob(format!("{why} matching FailJob rule at index {place}")),
+            "Ignore" => PodFailureAction::Ignore,
+            "FailIndex" => PodFailureAction::FailIndex,
+            "FailJob" => {
+                PodFailureAction::FailJob(format!("{why} matching FailJob rule at index {place}"))
+            }
             // "Count", and what a later version may know
-            _ => Action::Count,
+            _ => PodFailureAction::Count,
         };
     }
-    Action::Count
+    PodFailureAction::Count
 }
 
 /// What of the pod a rule matches.
@@ -116,11 +118,11 @@ mod tests {
             judged(&pod(
                 json!({"conditions": disrupted, "containerStatuses": [ended("main", 42)]})
             )),
-            Action::Ignore
+            PodFailureAction::Ignore
         );
         assert_eq!(
             judged(&pod(json!({"containerStatuses": [ended("side", 3), ended("main", 42)]}))),
-            Action::FailJob(
+            PodFailureAction::FailJob(
                 "Container main for pod ns/p failed with exit code 42 matching FailJob rule at index 1"
                     .to_owned()
             )
@@ -128,18 +130,18 @@ mod tests {
         // of a container that the second rule does not name, also of one that runs before the others
         assert_eq!(
             judged(&pod(json!({"initContainerStatuses": [ended("first", 3)]}))),
-            Action::FailIndex
+            PodFailureAction::FailIndex
         );
         assert_eq!(
             judged(&pod(json!({"containerStatuses": [ended("main", 1)]}))),
-            Action::Count
+            PodFailureAction::Count
         );
         assert_eq!(
             judged(&pod(json!({"containerStatuses": [ended("main", 0)]}))),
-            Action::Count,
+            PodFailureAction::Count,
             "an end without an error matches no rule"
         );
-        assert_eq!(judge(None, &pod(json!({}))), Action::Count);
+        assert_eq!(judge(None, &pod(json!({}))), PodFailureAction::Count);
     }
 
     #[test]
@@ -149,6 +151,9 @@ mod tests {
         ]));
         let pod = pod(json!({"conditions": [{"type": "ConfigIssue", "status": "True"}]}));
         let why = "Pod ns/p has condition ConfigIssue matching FailJob rule at index 0";
-        assert_eq!(judge(Some(&policy), &pod), Action::FailJob(why.to_owned()));
+        assert_eq!(
+            judge(Some(&policy), &pod),
+            PodFailureAction::FailJob(why.to_owned())
+        );
     }
 }

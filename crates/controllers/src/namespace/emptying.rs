@@ -1,0 +1,365 @@
+//! One round of emptying a namespace, and what is left after it.
+
+use crate::controller::gone_is_none;
+use davit_client::message_of;
+use davit_client::served_kinds::{ServedKind, ServedKinds};
+use futures::stream::{self, StreamExt};
+use k8s_openapi::api::core::v1::NamespaceCondition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, DynamicObject, ListParams};
+use kube::discovery::{Scope, verbs};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Kinds that are emptied at the same time, and how long one may take in a round: a server of others, or a webhook that
+/// converts its objects, that does not answer holds up no other kind, and is named in the namespace's conditions.
+const AT_ONCE: usize = 16;
+const KIND_DEADLINE: Duration = Duration::from_secs(20);
+
+/// What is left in a namespace after one round of deletion.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Remains {
+    /// Resource and how many objects of it remain.
+    objects: Vec<(String, usize)>,
+    /// Finalizers that hold objects back, and how many.
+    finalizers: BTreeMap<String, usize>,
+    /// Resources that could not be emptied, and why.
+    failures: Vec<String>,
+    /// Groups that discovery could not tell about.
+    undiscovered: Option<String>,
+}
+
+impl Remains {
+    pub(super) fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.failures.is_empty() && self.undiscovered.is_none()
+    }
+
+    /// What is left of one more kind. Always in the same order, in whatever order they were looked at.
+    fn add(&mut self, kind: Remains) {
+        self.objects.extend(kind.objects);
+        self.objects.sort_unstable();
+        self.failures.extend(kind.failures);
+        self.failures.sort_unstable();
+        for (finalizer, count) in kind.finalizers {
+            *self.finalizers.entry(finalizer).or_default() += count;
+        }
+    }
+
+    /// The conditions that `kubectl get namespace -o yaml` shows for a deletion that hangs.
+    pub(super) fn conditions(&self) -> Vec<NamespaceCondition> {
+        let condition = |type_: &str, problem: Option<(&str, String)>, fine: (&str, &str)| {
+            let (status, reason, message) = match problem {
+                Some((reason, message)) => ("True", reason.to_owned(), message),
+                None => ("False", fine.0.to_owned(), fine.1.to_owned()),
+            };
+            NamespaceCondition {
+                type_: type_.to_owned(),
+                status: status.to_owned(),
+                reason: Some(reason),
+                message: Some(message),
+                last_transition_time: Some(Time(Timestamp::now())),
+            }
+        };
+        let listed = |items: Vec<String>| items.join(", ");
+        let objects = self
+            .objects
+            .iter()
+            .map(|(resource, n)| format!("{resource} has {n} resource instances"));
+        let finalizers = self
+            .finalizers
+            .iter()
+            .map(|(name, n)| format!("{name} in {n} resource instances"));
+        vec![
+            condition(
+                "NamespaceDeletionDiscoveryFailure",
+                self.undiscovered
+                    .clone()
+                    .map(|why| ("DiscoveryFailed", why)),
+                (
+                    "ResourcesDiscovered",
+                    "All resources successfully discovered",
+                ),
+            ),
+            condition(
+                "NamespaceDeletionGroupVersionParsingFailure",
+                None,
+                (
+                    "ParsedGroupVersions",
+                    "All legacy kube types successfully parsed",
+                ),
+            ),
+            condition(
+                "NamespaceDeletionContentFailure",
+                (!self.failures.is_empty()).then(|| {
+                    let text = format!(
+                        "Failed to delete all resource types, {} remaining: {}",
+                        self.failures.len(),
+                        self.failures.join("; ")
+                    );
+                    ("ContentDeletionFailed", text)
+                }),
+                (
+                    "ContentDeleted",
+                    "All content successfully deleted, may be waiting on finalization",
+                ),
+            ),
+            condition(
+                "NamespaceContentRemaining",
+                (!self.objects.is_empty()).then(|| {
+                    (
+                        "SomeResourcesRemain",
+                        format!(
+                            "Some resources are remaining: {}",
+                            listed(objects.collect())
+                        ),
+                    )
+                }),
+                ("ContentRemoved", "All content successfully removed"),
+            ),
+            condition(
+                "NamespaceFinalizersRemaining",
+                (!self.finalizers.is_empty()).then(|| {
+                    let names = listed(finalizers.collect());
+                    (
+                        "SomeFinalizersRemain",
+                        format!("Some content in the namespace has finalizers remaining: {names}"),
+                    )
+                }),
+                (
+                    "ContentHasNoFinalizers",
+                    "All content-preserving finalizers finished",
+                ),
+            ),
+        ]
+    }
+}
+
+/// Deletes everything once: the other kinds when no pod is left that may count on them, as network policies.
+pub(super) async fn empty(client: &kube::Client, namespace: &str) -> Remains {
+    let mut remains = Remains::default();
+    let found = match ServedKinds::discover(client).await {
+        Ok(found) => found,
+        Err(error) => {
+            remains.undiscovered = Some(message_of(&error.source));
+            return remains;
+        }
+    };
+    if !found.failures.is_empty() {
+        remains.undiscovered = Some(discovery_failure(&found.failures));
+    }
+    let deletable = found.kinds.iter().filter(|kind| is_deletable(kind));
+    let (pods, others): (Vec<_>, Vec<_>) = deletable.partition(|kind| is_pods(kind));
+    for round in [pods, others] {
+        let mut of_kinds = Vec::new();
+        for kind in round {
+            of_kinds.push(empty_in_time(client, namespace, kind));
+        }
+        let mut of_kinds = stream::iter(of_kinds).buffer_unordered(AT_ONCE);
+        while let Some(kind) = of_kinds.next().await {
+            remains.add(kind);
+        }
+        if !remains.objects.is_empty() || !remains.failures.is_empty() {
+            break;
+        }
+    }
+    remains
+}
+
+async fn empty_in_time(client: &kube::Client, namespace: &str, kind: &ServedKind) -> Remains {
+    let resource = &kind.resource;
+    let name = match resource.group.as_str() {
+        "" => format!("{}.", resource.plural),
+        group => format!("{}.{group}", resource.plural),
+    };
+    let mut remains = Remains::default();
+    let emptied = empty_kind(client, namespace, kind, &name, &mut remains);
+    if tokio::time::timeout(KIND_DEADLINE, emptied).await.is_err() {
+        let why = format!("{name}: not emptied within {KIND_DEADLINE:?}");
+        remains.failures.push(why);
+    }
+    remains
+}
+
+async fn empty_kind(
+    client: &kube::Client,
+    namespace: &str,
+    kind: &ServedKind,
+    name: &str,
+    remains: &mut Remains,
+) {
+    let api: kube::Api<DynamicObject> =
+        kube::Api::namespaced_with(client.clone(), namespace, &kind.resource);
+    let left = match gone_is_none(api.list_metadata(&ListParams::default()).await) {
+        Ok(Some(left)) => left.items,
+        Ok(None) => return,
+        Err(error) => {
+            return remains
+                .failures
+                .push(format!("{name}: {}", message_of(&error)));
+        }
+    };
+    if left.is_empty() {
+        return;
+    }
+    let deleted = if kind.supports(verbs::DELETE_COLLECTION) {
+        api.delete_collection(&DeleteParams::background(), &ListParams::default())
+            .await
+            .map(|_| ())
+    } else {
+        delete_each(&api, left.iter().filter_map(|o| o.metadata.name.as_deref())).await
+    };
+    if let Err(error) = deleted {
+        remains
+            .failures
+            .push(format!("{name}: {}", message_of(&error)));
+    }
+    match api.list_metadata(&ListParams::default()).await {
+        Ok(left) if left.items.is_empty() => {}
+        Ok(left) => {
+            for finalizer in left
+                .items
+                .iter()
+                .flat_map(|o| o.metadata.finalizers.iter().flatten())
+            {
+                *remains.finalizers.entry(finalizer.clone()).or_default() += 1;
+            }
+            remains.objects.push((name.to_owned(), left.items.len()));
+        }
+        Err(error) => remains
+            .failures
+            .push(format!("{name}: {}", message_of(&error))),
+    }
+}
+
+async fn delete_each(
+    api: &kube::Api<DynamicObject>,
+    names: impl Iterator<Item = &str>,
+) -> Result<(), kube::Error> {
+    for name in names {
+        gone_is_none(api.delete(name, &DeleteParams::background()).await)?;
+    }
+    Ok(())
+}
+
+fn discovery_failure(failures: &BTreeMap<String, String>) -> String {
+    let each: Vec<String> = failures
+        .iter()
+        .map(|(version, why)| format!("{version}: {why}"))
+        .collect();
+    format!(
+        "Discovery failed for some groups, {} failing: unable to retrieve the complete list of server APIs: {}",
+        failures.len(),
+        each.join(", ")
+    )
+}
+
+fn is_pods(kind: &ServedKind) -> bool {
+    kind.resource.group.is_empty() && kind.resource.plural == "pods"
+}
+
+fn is_deletable(kind: &ServedKind) -> bool {
+    kind.scope == Scope::Namespaced
+        && kind.supports(verbs::LIST)
+        && kind.supports(verbs::DELETE)
+        // Events are removed like everything else, but they live in two groups: once is enough.
+        && !(kind.resource.group == "events.k8s.io" && kind.resource.plural == "events")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+
+    /// `slow` has a server of somebody else's, or a webhook that converts, which takes each connection and says nothing.
+    async fn answer(request: http::Request<kube::client::Body>) -> Value {
+        let kinds = |plurals: &[&str]| -> Vec<Value> {
+            let verbs = ["list", "watch", "delete", "deletecollection"];
+            let kind = |plural: &&str| {
+                json!({"resource": plural, "scope": "Namespaced", "verbs": verbs,
+                "singularResource": "", "responseKind": {"group": "", "version": "", "kind": "K"}})
+            };
+            plurals.iter().map(kind).collect()
+        };
+        let group = |name: &str, plurals: &[&str]| {
+            json!({"kind": "APIGroupDiscoveryList",
+            "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": [{
+            "metadata": {"name": name}, "versions": [{"version": "v1", "resources": kinds(plurals)}]}]})
+        };
+        let objects = json!([{"metadata": {"name": "x", "namespace": "n"}}]);
+        match request.uri().path() {
+            "/api" => group("", &["configmaps"]),
+            "/apis" => group("a.test", &["slow", "things"]),
+            "/apis/a.test/v1/namespaces/n/slow" => std::future::pending().await,
+            "/apis/a.test/v1/namespaces/n/things" => json!({"items": objects, "metadata": {}}),
+            _ => json!({"items": [], "metadata": {}}),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_whose_server_does_not_answer_holds_up_no_other() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = asked.clone();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let line = format!("{} {}", request.method(), request.uri().path());
+            seen.lock().push(line);
+            async {
+                let body = answer(request).await.to_string().into_bytes();
+                let answer = http::Response::builder()
+                    .header(
+                        "content-type",
+                        "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+                    )
+                    .body(kube::client::Body::from(body));
+                Ok::<_, std::convert::Infallible>(answer.unwrap())
+            }
+        });
+        let client = kube::Client::new(service, "n");
+        let found = ServedKinds::discover(&client).await.unwrap();
+        assert_eq!(found.kinds.len(), 3, "{found:?}");
+        let began = tokio::time::Instant::now();
+        let remains = empty(&client, "n").await;
+        assert!(began.elapsed() <= KIND_DEADLINE);
+        assert_eq!(remains.objects, [("things.a.test".to_owned(), 1)]);
+        assert_eq!(remains.failures, ["slow.a.test: not emptied within 20s"]);
+        let emptied = "DELETE /apis/a.test/v1/namespaces/n/things";
+        assert!(asked.lock().iter().any(|line| line == emptied));
+    }
+
+    #[test]
+    fn groups_that_were_not_discovered_are_named() {
+        let why = "stale GroupVersion discovery: m.test/v1beta1".to_owned();
+        assert_eq!(
+            discovery_failure(&[("m.test/v1beta1".to_owned(), why)].into()),
+            "Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server \
+             APIs: m.test/v1beta1: stale GroupVersion discovery: m.test/v1beta1"
+        );
+    }
+
+    #[test]
+    fn conditions_name_what_holds_the_namespace() {
+        let remains = Remains {
+            objects: vec![("pods.".to_owned(), 2)],
+            finalizers: [("example.com/hold".to_owned(), 2)].into(),
+            ..Remains::default()
+        };
+        assert!(!remains.is_empty());
+        let conditions = remains.conditions();
+        let status = |type_: &str| {
+            conditions
+                .iter()
+                .find(|c| c.type_ == type_)
+                .map(|c| c.status.as_str())
+        };
+        assert_eq!(status("NamespaceContentRemaining"), Some("True"));
+        assert_eq!(status("NamespaceFinalizersRemaining"), Some("True"));
+        assert_eq!(status("NamespaceDeletionDiscoveryFailure"), Some("False"));
+        let message = conditions[3].message.clone().unwrap();
+        assert_eq!(
+            message,
+            "Some resources are remaining: pods. has 2 resource instances"
+        );
+    }
+}
