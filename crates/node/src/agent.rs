@@ -9,6 +9,7 @@ mod node_status;
 mod orphans;
 mod qos;
 mod relist;
+mod removed_manifests;
 mod static_app_armor;
 mod static_pods;
 mod topology_report;
