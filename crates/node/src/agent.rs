@@ -19,6 +19,7 @@ pub use topology_report::define as define_topologies;
 
 use crate::cgroups::{CgroupDriver, PodCgroups};
 use crate::context::Context;
+use crate::cpu_rates::CpuRates;
 use crate::csi::Registrar;
 use crate::csi_drivers;
 use crate::eviction;
@@ -276,6 +277,7 @@ impl NodeAgent {
         } else {
             machine.describe(&resources.hardware);
         }
+        machine.count(&resources.hardware);
         machine.reserved.clone_from(&options.reserved);
         let version = runtime_version(&*options.runtime).await?;
         options.cgroup_driver = options.cgroup_driver.of_runtime(&*options.runtime).await;
@@ -411,6 +413,7 @@ impl NodeAgent {
             services,
             node,
             metrics,
+            cpu_rates: CpuRates::default(),
         };
         Ok((Arc::new(ctx), listeners))
     }

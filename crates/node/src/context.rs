@@ -1,6 +1,7 @@
 //! What all parts of the node share.
 
 use crate::cgroups::PodCgroups;
+use crate::cpu_rates::CpuRates;
 use crate::csi::Registrar;
 use crate::eviction::Condition;
 use crate::eviction::images::Collector;
@@ -79,6 +80,8 @@ pub(crate) struct Context {
     pub node: Informer<Node>,
     /// Metrics.
     pub metrics: Metrics,
+    /// How fast processor time was used between looks at it.
+    pub cpu_rates: CpuRates,
 }
 
 impl Context {

@@ -4,14 +4,18 @@
 //! Containers are what the runtime says of them; what it does not say (throttling, caches) is read from their cgroups
 //! where the agent keeps those above them. Pods are their cgroups, and their sandboxes for what goes over their network.
 
+mod disks;
+mod page;
+mod processes;
 mod series;
+mod values;
 
 use super::exposition::serve_text;
 use super::text;
 use super::usage::{self, ContainerUsage, NodeUsage, PodUsage, Usage};
 use crate::context::Context;
 use crate::runtime_state::keys;
-use davit_oci::cgroup::{self, Breakdown};
+use davit_oci::cgroup::{self, Breakdown, Contended, DeviceTraffic, Pressure};
 use davit_oci::runtime::{InterfaceTraffic, SandboxTraffic};
 use davit_pods::pod::PodExt;
 use davit_pods::resources::{
@@ -19,8 +23,10 @@ use davit_pods::resources::{
 };
 use davit_podvolumes::file_system;
 use davit_streaming::Body;
+use disks::DiskActivity;
 use http::{Response, StatusCode};
 use k8s_openapi::api::core::v1::{Container, Pod};
+use processes::{Effort, Processes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -44,10 +50,42 @@ struct Subject {
     memory: Option<Memory>,
     parts: Breakdown,
     disk: Option<Disk>,
+    /// By the names of devices.
+    disk_traffic: Vec<(String, DeviceTraffic)>,
+    /// The disks themselves, where it is the machine.
+    disks: Vec<DiskActivity>,
+    pressure: Pressures,
+    processes: Option<Processes>,
     tasks: Option<u64>,
     oom_kills: Option<u64>,
     spec: Option<Spec>,
     interfaces: Vec<InterfaceTraffic>,
+}
+
+/// What it waits for.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pressures {
+    cpu: Option<Pressure>,
+    memory: Option<Pressure>,
+    io: Option<Pressure>,
+}
+
+impl Pressures {
+    fn of(group: &cgroup::Cgroup) -> Self {
+        Self {
+            cpu: group.pressure(Contended::Cpu),
+            memory: group.pressure(Contended::Memory),
+            io: group.pressure(Contended::Io),
+        }
+    }
+
+    fn of_machine() -> Self {
+        Self {
+            cpu: Pressure::of_machine(Contended::Cpu),
+            memory: Pressure::of_machine(Contended::Memory),
+            io: Pressure::of_machine(Contended::Io),
+        }
+    }
 }
 
 /// Bytes, and faults.
@@ -87,6 +125,9 @@ struct Host {
     /// In the order of the format: boot, machine, system.
     ids: [String; 3],
     cores: u64,
+    /// Of which several may be one core.
+    physical_cores: Option<u64>,
+    sockets: Option<u64>,
     /// Bytes.
     memory: u64,
     /// Bytes.
@@ -110,7 +151,7 @@ pub(super) async fn serve(ctx: &Arc<Context>) -> Response<Body> {
     let ctx = ctx.clone();
     // cgroups and the file system are read with blocking calls
     let encoded = tokio::task::spawn_blocking(move || {
-        series::encode(&host(&ctx, &usage.node), &subjects(&ctx, &usage, &traffic))
+        page::encode(&host(&ctx, &usage.node), &subjects(&ctx, &usage, &traffic))
     });
     match encoded.await {
         Ok(encoded) => serve_text(encoded),
@@ -118,11 +159,17 @@ pub(super) async fn serve(ctx: &Arc<Context>) -> Response<Body> {
     }
 }
 
+fn known(number: usize) -> Option<u64> {
+    u64::try_from(number).ok().filter(|number| *number > 0)
+}
+
 fn host(ctx: &Context, node: &NodeUsage) -> Host {
     let info = &ctx.machine.info;
     Host {
         ids: [&info.boot_id, &info.machine_id, &info.system_uuid].map(Clone::clone),
         cores: ctx.machine.cpus as u64,
+        physical_cores: known(ctx.machine.cores),
+        sockets: known(ctx.machine.sockets),
         memory: u64::try_from(ctx.machine.memory).unwrap_or(0),
         swap: node.swap_total,
         kernel: info.kernel_version.clone(),
@@ -138,8 +185,11 @@ fn subjects(ctx: &Context, usage: &Usage, traffic: &[SandboxTraffic]) -> Vec<Sub
             inodes: u64::try_from(disk.inodes).ok(),
             inodes_free: u64::try_from(disk.inodes_free).ok(),
         }),
+        disks: DiskActivity::of_machine(),
+        pressure: Pressures::of_machine(),
         ..root(&usage.node)
     }];
+    let mut effort = Effort::of_one_page();
     for used in &usage.pods {
         // One that is gone has no cgroup that anybody knows.
         let Some(pod) = ctx.pods.get(&used.uid) else {
@@ -154,7 +204,7 @@ fn subjects(ctx: &Context, usage: &Usage, traffic: &[SandboxTraffic]) -> Vec<Sub
             ..Subject::default()
         };
         let containers = used.containers.iter();
-        all.extend(containers.map(|c| container(ctx, &of_pod, &pod, c)));
+        all.extend(containers.map(|c| container(ctx, &of_pod, &pod, c, &mut effort)));
         let sandbox = traffic
             .iter()
             .find(|t| t.labels.get(keys::POD_UID) == Some(&used.uid));
@@ -180,19 +230,33 @@ fn root(node: &NodeUsage) -> Subject {
         memory: Some(Memory {
             usage: node.memory_total.saturating_sub(node.memory_free),
             working_set: node.working_set(),
-            rss: None,
-            faults: None,
-            major_faults: None,
+            rss: node.anonymous,
+            faults: node.faults,
+            major_faults: node.major_faults,
         }),
         ..Subject::default()
     }
 }
 
-fn container(ctx: &Context, pod: &Subject, object: &Pod, used: &ContainerUsage) -> Subject {
+/// By the names that devices have below `/dev`; one that has none any more is left out.
+fn by_name(traffic: Vec<DeviceTraffic>) -> Vec<(String, DeviceTraffic)> {
+    let named = traffic.into_iter();
+    let named = named.filter_map(|one| Some((one.device_name()?, one)));
+    named.collect()
+}
+
+fn container(
+    ctx: &Context,
+    pod: &Subject,
+    object: &Pod,
+    used: &ContainerUsage,
+    effort: &mut Effort,
+) -> Subject {
     let attributes = used.stats.attributes.as_ref();
     let name = attributes.map(|a| a.id.clone()).unwrap_or_default();
     let id = format!("{}/{name}", pod.id);
     let group = ctx.cgroups.as_ref().map(|groups| groups.at(&id));
+    let now = group.as_ref().map(cgroup::Cgroup::usage);
     let number = |n: &Option<davit_proto::cri::v1::UInt64Value>| n.as_ref().map(|n| n.value);
     let memory = used.stats.memory.as_ref();
     let spec = object.container(&used.name);
@@ -224,22 +288,38 @@ fn container(ctx: &Context, pod: &Subject, object: &Pod, used: &ContainerUsage) 
                 inodes: None,
                 inodes_free: None,
             }),
-        parts: group
-            .as_ref()
-            .map(cgroup::Cgroup::breakdown)
-            .unwrap_or_default(),
-        tasks: group.as_ref().map(|group| group.usage().processes),
+        parts: Breakdown {
+            // The runtime knows it also where the kernel does not account it.
+            swap: usage::swap(&used.stats).map(|(_, bytes)| bytes),
+            ..group
+                .as_ref()
+                .map(cgroup::Cgroup::breakdown)
+                .unwrap_or_default()
+        },
+        tasks: now.map(|now| now.processes),
         oom_kills: group.as_ref().map(cgroup::Cgroup::oom_kills),
-        spec: spec.map(|(_, container)| limits(&container)),
+        spec: spec.map(|(_, container)| limits(&container, now)),
+        disk_traffic: group
+            .as_ref()
+            .map(|group| by_name(group.disk_traffic()))
+            .unwrap_or_default(),
+        pressure: group.as_ref().map(Pressures::of).unwrap_or_default(),
+        processes: group
+            .as_ref()
+            .and_then(|group| Processes::of(group, effort)),
         ..pod.clone()
     }
 }
 
-fn limits(container: &Container) -> Spec {
+/// The kernel rounds limits of memory down to pages, and they are changed in place: what it has counts where it tells.
+fn limits(container: &Container, now: Option<cgroup::Usage>) -> Spec {
+    let kernels = now.map(|now| now.memory_limit.and_then(|limit| i64::try_from(limit).ok()));
     Spec {
         shares: cpu_shares(container_request(container, "cpu").unwrap_or(0)),
         quota: cpu_quota(container_limit(container, "cpu").unwrap_or(0)),
-        memory: container_limit(container, "memory").unwrap_or(0),
+        memory: kernels
+            .unwrap_or_else(|| container_limit(container, "memory"))
+            .unwrap_or(0),
     }
 }
 
@@ -267,6 +347,8 @@ fn whole_pod(ctx: &Context, pod: Subject, used: &PodUsage) -> Subject {
         }),
         parts: group.breakdown(),
         tasks: Some(now.processes),
+        disk_traffic: by_name(group.disk_traffic()),
+        pressure: Pressures::of(&group),
         ..pod
     }
 }

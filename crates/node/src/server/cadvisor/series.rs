@@ -1,15 +1,15 @@
 //! Names, types and values of cAdvisor's series. Pure.
 
-use super::{Disk, Host, QUOTA_PERIOD, Subject, labels};
-use crate::server::exposition::{Sample, bytes, family, quoted, seconds};
-use davit_oci::runtime::InterfaceTraffic;
-use std::collections::BTreeMap;
-
-/// A label of a series beside those that all have, and a value.
-type Values = Vec<(Option<(&'static str, String)>, f64)>;
+use super::disks::DiskActivity;
+use super::values::{
+    Values, by_device, by_disk, count, faults, labelled, millis, of_devices, of_disk, of_quota,
+    one, open, signed, times, traffic, ulimits, waited,
+};
+use super::{QUOTA_PERIOD, Subject};
+use crate::server::exposition::{bytes, seconds};
 
 /// A name without its prefix `container_`, type, description, and the values of a subject.
-type Series = (
+pub(super) type Series = (
     &'static str,
     &'static str,
     &'static str,
@@ -17,65 +17,16 @@ type Series = (
 );
 
 const COUNTER: &str = "counter";
-const GAUGE: &str = "gauge";
-
-fn one(value: Option<f64>) -> Values {
-    value.map(|value| (None, value)).into_iter().collect()
-}
-
-fn labelled(key: &'static str, label: &str, value: Option<f64>) -> Values {
-    let value = value.map(|value| (Some((key, label.to_owned())), value));
-    value.into_iter().collect()
-}
-
-fn times(nanos: Option<u64>) -> Values {
-    one(nanos.map(seconds))
-}
-
-fn count(number: Option<u64>) -> Values {
-    one(number.map(bytes))
-}
-
-/// Of containers that have a quota; others are never held back.
-fn of_quota(subject: &Subject, number: Option<f64>) -> Values {
-    one(number.filter(|_| subject.spec.is_some_and(|spec| spec.quota > 0)))
-}
-
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "the format's numbers are floats"
-)]
-fn signed(number: Option<i64>) -> Values {
-    one(number.map(|number| number as f64))
-}
-
-fn of_disk(subject: &Subject, number: fn(&Disk) -> Option<u64>) -> Values {
-    let number = subject.disk.as_ref().and_then(number);
-    labelled("device", "", number.map(bytes))
-}
-
-fn faults(subject: &Subject) -> Values {
-    let Some(memory) = subject.memory else {
-        return Values::new();
-    };
-    let kinds = [
-        ("pgfault", memory.faults),
-        ("pgmajfault", memory.major_faults),
-    ];
-    kinds
-        .into_iter()
-        .flat_map(|(kind, number)| labelled("failure_type", kind, number.map(bytes)))
-        .collect()
-}
-
-fn traffic(subject: &Subject, number: fn(&InterfaceTraffic) -> Option<u64>) -> Values {
-    let each = subject.interfaces.iter();
-    each.flat_map(|i| labelled("interface", &i.name, number(i).map(bytes)))
-        .collect()
-}
+pub(super) const GAUGE: &str = "gauge";
 
 /// In the order of their names.
-const SERIES: [Series; 36] = [
+pub(super) const SERIES: [Series; 62] = [
+    (
+        "blkio_device_usage_total",
+        COUNTER,
+        "Blkio Device bytes usage",
+        of_devices,
+    ),
     (
         "cpu_cfs_periods_total",
         COUNTER,
@@ -112,6 +63,12 @@ const SERIES: [Series; 36] = [
         "Cumulative user cpu time consumed in seconds.",
         |s| times(s.parts.user_nanos),
     ),
+    (
+        "file_descriptors",
+        GAUGE,
+        "Number of open file descriptors for the container.",
+        |s| open(s, |open| open.descriptors),
+    ),
     ("fs_inodes_free", GAUGE, "Number of available Inodes", |s| {
         of_disk(s, |disk| disk.inodes_free)
     }),
@@ -119,16 +76,100 @@ const SERIES: [Series; 36] = [
         of_disk(s, |disk| disk.inodes)
     }),
     (
+        "fs_io_current",
+        GAUGE,
+        "Number of I/Os currently in progress",
+        |s| by_disk(s, |disk| bytes(disk.current)),
+    ),
+    (
+        "fs_io_time_seconds_total",
+        COUNTER,
+        "Cumulative count of seconds spent doing I/Os",
+        |s| by_disk(s, |disk| millis(disk.busy_millis)),
+    ),
+    (
+        "fs_io_time_weighted_seconds_total",
+        COUNTER,
+        "Cumulative weighted I/O time in seconds",
+        |s| by_disk(s, |disk| millis(disk.weighted_millis)),
+    ),
+    (
         "fs_limit_bytes",
         GAUGE,
         "Number of bytes that can be consumed by the container on this filesystem.",
         |s| of_disk(s, |disk| disk.limit),
     ),
     (
+        "fs_read_seconds_total",
+        COUNTER,
+        "Cumulative count of seconds spent reading",
+        |s| by_disk(s, |disk| millis(disk.read_millis)),
+    ),
+    (
+        "fs_reads_bytes_total",
+        COUNTER,
+        "Cumulative count of bytes read",
+        |s| by_device(s, |device| device.read_bytes, DiskActivity::read_bytes),
+    ),
+    (
+        "fs_reads_merged_total",
+        COUNTER,
+        "Cumulative count of reads merged",
+        |s| by_disk(s, |disk| bytes(disk.reads_merged)),
+    ),
+    (
+        "fs_reads_total",
+        COUNTER,
+        "Cumulative count of reads completed",
+        |s| by_device(s, |device| device.reads, |disk| disk.reads),
+    ),
+    (
+        "fs_sector_reads_total",
+        COUNTER,
+        "Cumulative count of sector reads completed",
+        |s| by_disk(s, |disk| bytes(disk.sectors_read)),
+    ),
+    (
+        "fs_sector_writes_total",
+        COUNTER,
+        "Cumulative count of sector writes completed",
+        |s| by_disk(s, |disk| bytes(disk.sectors_written)),
+    ),
+    (
         "fs_usage_bytes",
         GAUGE,
         "Number of bytes that are consumed by the container on this filesystem.",
         |s| of_disk(s, |disk| Some(disk.used)),
+    ),
+    (
+        "fs_write_seconds_total",
+        COUNTER,
+        "Cumulative count of seconds spent writing",
+        |s| by_disk(s, |disk| millis(disk.write_millis)),
+    ),
+    (
+        "fs_writes_bytes_total",
+        COUNTER,
+        "Cumulative count of bytes written",
+        |s| {
+            by_device(
+                s,
+                |device| device.written_bytes,
+                DiskActivity::written_bytes,
+            )
+        },
+    ),
+    (
+        "fs_writes_merged_total",
+        COUNTER,
+        "Cumulative count of writes merged",
+        |s| by_disk(s, |disk| bytes(disk.writes_merged)),
+    ),
+    (
+        "fs_writes_total",
+        COUNTER,
+        "Cumulative count of writes completed",
+        |s| by_device(s, |device| device.writes, |disk| disk.writes),
     ),
     (
         "last_seen",
@@ -141,6 +182,12 @@ const SERIES: [Series; 36] = [
         GAUGE,
         "Number of bytes of page cache memory.",
         |s| count(s.parts.cache),
+    ),
+    (
+        "memory_failcnt",
+        COUNTER,
+        "Number of memory usage hits limits",
+        |s| count(s.parts.limit_hits),
     ),
     (
         "memory_failures_total",
@@ -236,6 +283,54 @@ const SERIES: [Series; 36] = [
         |s| count(s.oom_kills),
     ),
     (
+        "pressure_cpu_stalled_seconds_total",
+        COUNTER,
+        "Total time duration no tasks in the container could make progress due to CPU congestion.",
+        |s| waited(s.pressure.cpu, |pressure| pressure.full),
+    ),
+    (
+        "pressure_cpu_waiting_seconds_total",
+        COUNTER,
+        "Total time duration tasks in the container have waited due to CPU congestion.",
+        |s| waited(s.pressure.cpu, |pressure| pressure.some),
+    ),
+    (
+        "pressure_io_stalled_seconds_total",
+        COUNTER,
+        "Total time duration no tasks in the container could make progress due to IO congestion.",
+        |s| waited(s.pressure.io, |pressure| pressure.full),
+    ),
+    (
+        "pressure_io_waiting_seconds_total",
+        COUNTER,
+        "Total time duration tasks in the container have waited due to IO congestion.",
+        |s| waited(s.pressure.io, |pressure| pressure.some),
+    ),
+    (
+        "pressure_memory_stalled_seconds_total",
+        COUNTER,
+        "Total time duration no tasks in the container could make progress due to memory congestion.",
+        |s| waited(s.pressure.memory, |pressure| pressure.full),
+    ),
+    (
+        "pressure_memory_waiting_seconds_total",
+        COUNTER,
+        "Total time duration tasks in the container have waited due to memory congestion.",
+        |s| waited(s.pressure.memory, |pressure| pressure.some),
+    ),
+    (
+        "processes",
+        GAUGE,
+        "Number of processes running inside the container.",
+        |s| count(s.processes.map(|processes| processes.count)),
+    ),
+    (
+        "sockets",
+        GAUGE,
+        "Number of open sockets for the container.",
+        |s| open(s, |open| open.sockets),
+    ),
+    (
         "spec_cpu_period",
         GAUGE,
         "CPU period of the container.",
@@ -269,7 +364,12 @@ const SERIES: [Series; 36] = [
         "spec_memory_swap_limit_bytes",
         GAUGE,
         "Memory swap limit for the container.",
-        |s| signed(s.spec.map(|_| 0)),
+        |s| {
+            count(
+                s.spec
+                    .map(|_| s.parts.swap_limit.filter(|n| *n < u64::MAX).unwrap_or(0)),
+            )
+        },
     ),
     (
         "start_time_seconds",
@@ -283,176 +383,23 @@ const SERIES: [Series; 36] = [
         "Number of threads running inside the container",
         |s| count(s.tasks),
     ),
+    (
+        "threads_max",
+        GAUGE,
+        "Maximum number of threads allowed inside the container, infinity if value is zero",
+        |s| count(s.parts.tasks_max),
+    ),
+    (
+        "ulimits_soft",
+        GAUGE,
+        "Soft ulimit values for the container root process. Unlimited if -1, except priority and nice",
+        ulimits,
+    ),
 ];
-
-/// All series.
-pub(super) fn encode(host: &Host, subjects: &[Subject]) -> String {
-    let mut out = String::new();
-    machine(&mut out, host);
-    for (name, kind, help, values) in SERIES {
-        let samples = subjects.iter().flat_map(|subject| {
-            let own = labels(subject);
-            values(subject).into_iter().map(move |(extra, value)| {
-                let mut labels = own.clone();
-                let extra = extra.as_ref();
-                labels.extend(extra.map(|(key, value)| (*key, value.as_str())));
-                if name == "memory_failures_total" {
-                    labels.insert("scope", "container");
-                }
-                (braces(&labels), value, Some(subject.time))
-            })
-        });
-        let samples: Vec<Sample> = samples.collect();
-        family(&mut out, &format!("container_{name}"), kind, help, samples);
-    }
-    out
-}
-
-fn braces(labels: &BTreeMap<&str, &str>) -> String {
-    let pairs = labels
-        .iter()
-        .map(|(key, value)| format!("{key}={}", quoted(value)));
-    format!("{{{}}}", pairs.collect::<Vec<_>>().join(","))
-}
-
-fn machine(out: &mut String, host: &Host) {
-    let plain = |value: f64| vec![(String::new(), value, None)];
-    let [boot, machine, system] = &host.ids;
-    let ids = BTreeMap::from([
-        ("boot_id", boot.as_str()),
-        ("machine_id", machine),
-        ("system_uuid", system),
-    ]);
-    let of_machine = |value: u64| vec![(braces(&ids), bytes(value), None)];
-    let version = BTreeMap::from([
-        ("cadvisorRevision", ""),
-        ("cadvisorVersion", ""),
-        ("dockerVersion", ""),
-        ("kernelVersion", host.kernel.as_str()),
-        ("osVersion", &host.os),
-    ]);
-    let help = "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.";
-    let samples = vec![(braces(&version), 1.0, None)];
-    family(out, "cadvisor_version_info", GAUGE, help, samples);
-    let help = "1 if there was an error while getting container metrics, 0 otherwise";
-    family(out, "container_scrape_error", GAUGE, help, plain(0.0));
-    let help = "Number of logical CPU cores.";
-    family(
-        out,
-        "machine_cpu_cores",
-        GAUGE,
-        help,
-        of_machine(host.cores),
-    );
-    let help = "Amount of memory installed on the machine.";
-    family(
-        out,
-        "machine_memory_bytes",
-        GAUGE,
-        help,
-        of_machine(host.memory),
-    );
-    let help = "Amount of swap memory available on the machine.";
-    family(
-        out,
-        "machine_swap_bytes",
-        GAUGE,
-        help,
-        of_machine(host.swap),
-    );
-    let help = "1 if there was an error while getting machine metrics, 0 otherwise.";
-    family(out, "machine_scrape_error", GAUGE, help, plain(0.0));
-}
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Memory, Spec};
     use super::*;
-
-    fn lines(subjects: &[Subject]) -> String {
-        let host = Host {
-            ids: ["b", "m", "s"].map(str::to_owned),
-            cores: 4,
-            memory: 1024,
-            ..Host::default()
-        };
-        encode(&host, subjects)
-    }
-
-    fn subject() -> Subject {
-        Subject {
-            id: "/kubepods/podu/c1".to_owned(),
-            name: "c1".to_owned(),
-            image: "i".to_owned(),
-            namespace: "n".to_owned(),
-            pod: "p".to_owned(),
-            container: "main".to_owned(),
-            time: 7_000_000_000,
-            cpu: Some(1_500_000_000),
-            ..Subject::default()
-        }
-    }
-
-    #[test]
-    fn names_labels_and_types_are_cadvisors() {
-        let mut one = subject();
-        one.memory = Some(Memory {
-            usage: 10,
-            working_set: 8,
-            rss: Some(4),
-            faults: Some(3),
-            major_faults: Some(1),
-        });
-        one.started = Some(2_500_000_000);
-        one.interfaces = vec![InterfaceTraffic {
-            name: "eth0".to_owned(),
-            received_bytes: 5,
-            ..InterfaceTraffic::default()
-        }];
-        let text = lines(&[one]);
-        let rest = r#"id="/kubepods/podu/c1",image="i",name="c1",namespace="n",pod="p"} "#;
-        let rest_of_network = r#"image="i",interface="eth0",name="c1",namespace="n",pod="p"} "#;
-        for line in [
-            "# TYPE container_cpu_usage_seconds_total counter".to_owned(),
-            format!(
-                "container_cpu_usage_seconds_total{{container=\"main\",cpu=\"total\",{rest}1.5 7000"
-            ),
-            format!("container_memory_working_set_bytes{{container=\"main\",{rest}8 7000"),
-            format!("container_memory_rss{{container=\"main\",{rest}4 7000"),
-            format!("container_start_time_seconds{{container=\"main\",{rest}2.5 7000"),
-            format!(
-                "container_network_receive_bytes_total{{container=\"main\",id=\"/kubepods/podu/c1\",{rest_of_network}5 7000"
-            ),
-            r#"machine_cpu_cores{boot_id="b",machine_id="m",system_uuid="s"} 4"#.to_owned(),
-            r#"machine_memory_bytes{boot_id="b",machine_id="m",system_uuid="s"} 1024"#.to_owned(),
-        ] {
-            assert!(text.lines().any(|l| l == line), "{line} in {text}");
-        }
-        let faults = text.lines().find(|l| l.contains("pgmajfault")).unwrap();
-        assert!(faults.contains(r#"scope="container""#), "{faults}");
-        assert!(
-            !text.contains("packets_total"),
-            "the runtime does not count them"
-        );
-    }
-
-    #[test]
-    fn only_containers_with_a_quota_are_throttled() {
-        let of = |quota| {
-            let mut one = subject();
-            one.parts.throttled_periods = Some(2);
-            one.spec = Some(Spec {
-                quota,
-                shares: 2,
-                memory: 0,
-            });
-            lines(&[one])
-        };
-        assert!(of(20_000).contains("container_cpu_cfs_throttled_periods_total"));
-        assert!(of(20_000).contains("container_spec_cpu_quota"));
-        assert!(!of(0).contains("cfs_throttled") && !of(0).contains("cpu_quota"));
-        assert!(of(0).contains("container_spec_memory_limit_bytes"));
-    }
 
     #[test]
     fn names_are_in_order_and_known_once() {
