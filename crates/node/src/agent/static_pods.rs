@@ -157,9 +157,7 @@ impl StaticPods {
             let mirror = informer.get(Some(pod.ns()), pod.pod_name());
             let result = match mirror {
                 Some(m) if m.annotation(CONFIG_MIRROR) == Some(hash) && !m.is_deleting() => {
-                    self.ctx
-                        .status
-                        .set_mirror(pod.uid(), m.metadata.uid.clone());
+                    self.ctx.status.set_mirror(pod.uid(), &m);
                     continue;
                 }
                 Some(m) if m.is_mirror() => self.delete(&m).await,

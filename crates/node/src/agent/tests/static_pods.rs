@@ -54,7 +54,8 @@ async fn a_manifest_that_is_back_at_once_is_begun_anew() {
         "kind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - name: c\n    image: sleep\n";
     std::fs::write(&file, text).unwrap();
     let path = "/api/v1/namespaces/default/pods/web-n1";
-    node.phase(path, "Running").await;
+    let first = node.phase(path, "Running").await["status"]["podIP"].clone();
+    assert!(first.is_string());
     tokio::time::sleep(Duration::from_secs(3)).await;
     std::fs::remove_file(&file).unwrap();
     std::fs::write(&file, text).unwrap();
@@ -64,6 +65,14 @@ async fn a_manifest_that_is_back_at_once_is_begun_anew() {
         (starts(runtime.calls()) == 2).then_some(())
     })
     .await;
+    // The mirror is still that of the pod before, and has its addresses.
+    let api = node.api.clone();
+    let ips = wait("the mirror has the new pod's address", || {
+        let status = api.get(path)?["status"].clone();
+        (status["podIP"] != first).then(|| status["podIPs"].clone())
+    })
+    .await;
+    assert_eq!(ips.as_array().map(Vec::len), Some(1), "{ips}");
     node.phase(path, "Running").await;
     // Saved as editors do it, with the same content, nothing happens.
     std::fs::write(dir.join(".web"), text).unwrap();
