@@ -19,7 +19,6 @@ pub use topology_report::define as define_topologies;
 
 use crate::cgroups::{CgroupDriver, PodCgroups};
 use crate::context::Context;
-use crate::cpu_rates::CpuRates;
 use crate::csi::Registrar;
 use crate::csi_drivers;
 use crate::eviction;
@@ -413,7 +412,7 @@ impl NodeAgent {
             services,
             node,
             metrics,
-            cpu_rates: CpuRates::default(),
+            cpu_rates: davit_cadvisor::CpuRates::default(),
         };
         Ok((Arc::new(ctx), listeners))
     }

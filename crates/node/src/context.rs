@@ -1,7 +1,6 @@
 //! What all parts of the node share.
 
 use crate::cgroups::PodCgroups;
-use crate::cpu_rates::CpuRates;
 use crate::csi::Registrar;
 use crate::eviction::Condition;
 use crate::eviction::images::Collector;
@@ -12,6 +11,7 @@ use crate::pod_table::PodTable;
 use crate::probes::Results;
 use crate::status_manager::StatusManager;
 use crate::users::UserRanges;
+use davit_cadvisor::CpuRates;
 use davit_client::{EventRecorder, Informer};
 use davit_containermanager::{ActivePods, ContainerManager};
 use davit_oci::runtime::Runtime;

@@ -7,7 +7,6 @@ pub mod agent;
 mod cgroups;
 mod container_config;
 mod context;
-mod cpu_rates;
 mod csi;
 mod csi_drivers;
 mod dial;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub use breakdown::Breakdown;
 pub use devices::{DeviceKind, DeviceRule, default_rules};
 pub use disk_traffic::DeviceTraffic;
-pub use pressure::{Contended, Pressure, Waiting};
+pub use pressure::{Contended, Pressure, StallTime};
 
 /// A cgroup operation failed; says which file or directory.
 #[derive(Debug, thiserror::Error)]

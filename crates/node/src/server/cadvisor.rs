@@ -4,137 +4,23 @@
 //! Containers are what the runtime says of them; what it does not say (throttling, caches) is read from their cgroups
 //! where the agent keeps those above them. Pods are their cgroups, and their sandboxes for what goes over their network.
 
-mod disks;
-mod page;
-mod processes;
-mod series;
-mod values;
-
 use super::exposition::serve_text;
 use super::text;
 use super::usage::{self, ContainerUsage, NodeUsage, PodUsage, Usage};
 use crate::context::Context;
 use crate::runtime_state::keys;
-use davit_oci::cgroup::{self, Breakdown, Contended, DeviceTraffic, Pressure};
-use davit_oci::runtime::{InterfaceTraffic, SandboxTraffic};
-use davit_pods::pod::PodExt;
-use davit_pods::resources::{
-    QUOTA_PERIOD, container_limit, container_request, cpu_quota, cpu_shares,
+use davit_cadvisor::{
+    CountedGroup, Disk, DiskActivity, Effort, Host, MemoryInUse, Pressures, Processes, Spec,
 };
+use davit_oci::cgroup::{self, Breakdown, DeviceTraffic};
+use davit_oci::runtime::SandboxTraffic;
+use davit_pods::pod::PodExt;
+use davit_pods::resources::{container_limit, container_request, cpu_quota, cpu_shares};
 use davit_podvolumes::file_system;
 use davit_streaming::Body;
-use disks::DiskActivity;
 use http::{Response, StatusCode};
 use k8s_openapi::api::core::v1::{Container, Pod};
-use processes::{Effort, Processes};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Something with numbers of its own: a container, a pod, its sandbox, the machine.
-#[derive(Debug, Clone, Default)]
-struct Subject {
-    /// Path of its cgroup.
-    id: String,
-    /// What the runtime calls it.
-    name: String,
-    image: String,
-    namespace: String,
-    pod: String,
-    container: String,
-    /// When it was looked at, in nanoseconds since the epoch.
-    time: i64,
-    /// When it was made, in nanoseconds since the epoch.
-    started: Option<i64>,
-    /// Core-nanoseconds.
-    cpu: Option<u64>,
-    memory: Option<Memory>,
-    parts: Breakdown,
-    disk: Option<Disk>,
-    /// By the names of devices.
-    disk_traffic: Vec<(String, DeviceTraffic)>,
-    /// The disks themselves, where it is the machine.
-    disks: Vec<DiskActivity>,
-    pressure: Pressures,
-    processes: Option<Processes>,
-    tasks: Option<u64>,
-    oom_kills: Option<u64>,
-    spec: Option<Spec>,
-    interfaces: Vec<InterfaceTraffic>,
-}
-
-/// What it waits for.
-#[derive(Debug, Clone, Copy, Default)]
-struct Pressures {
-    cpu: Option<Pressure>,
-    memory: Option<Pressure>,
-    io: Option<Pressure>,
-}
-
-impl Pressures {
-    fn of(group: &cgroup::Cgroup) -> Self {
-        Self {
-            cpu: group.pressure(Contended::Cpu),
-            memory: group.pressure(Contended::Memory),
-            io: group.pressure(Contended::Io),
-        }
-    }
-
-    fn of_machine() -> Self {
-        Self {
-            cpu: Pressure::of_machine(Contended::Cpu),
-            memory: Pressure::of_machine(Contended::Memory),
-            io: Pressure::of_machine(Contended::Io),
-        }
-    }
-}
-
-/// Bytes, and faults.
-#[derive(Debug, Clone, Copy)]
-struct Memory {
-    usage: u64,
-    working_set: u64,
-    rss: Option<u64>,
-    faults: Option<u64>,
-    major_faults: Option<u64>,
-}
-
-/// What a container is limited to; 0 is no limit.
-#[derive(Debug, Clone, Copy, Default)]
-struct Spec {
-    shares: i64,
-    /// Microseconds in [`QUOTA_PERIOD`].
-    quota: i64,
-    /// Bytes.
-    memory: i64,
-}
-
-/// What is on a disk; limits are those of its file system.
-#[derive(Debug, Clone, Copy)]
-struct Disk {
-    /// Bytes.
-    used: u64,
-    /// Bytes.
-    limit: Option<u64>,
-    inodes: Option<u64>,
-    inodes_free: Option<u64>,
-}
-
-/// The machine itself.
-#[derive(Debug, Default)]
-struct Host {
-    /// In the order of the format: boot, machine, system.
-    ids: [String; 3],
-    cores: u64,
-    /// Of which several may be one core.
-    physical_cores: Option<u64>,
-    sockets: Option<u64>,
-    /// Bytes.
-    memory: u64,
-    /// Bytes.
-    swap: u64,
-    kernel: String,
-    os: String,
-}
 
 pub(super) async fn serve(ctx: &Arc<Context>) -> Response<Body> {
     let collected = async {
@@ -151,7 +37,7 @@ pub(super) async fn serve(ctx: &Arc<Context>) -> Response<Body> {
     let ctx = ctx.clone();
     // cgroups and the file system are read with blocking calls
     let encoded = tokio::task::spawn_blocking(move || {
-        page::encode(&host(&ctx, &usage.node), &subjects(&ctx, &usage, &traffic))
+        davit_cadvisor::encode(&host(&ctx, &usage.node), &subjects(&ctx, &usage, &traffic))
     });
     match encoded.await {
         Ok(encoded) => serve_text(encoded),
@@ -177,8 +63,8 @@ fn host(ctx: &Context, node: &NodeUsage) -> Host {
     }
 }
 
-fn subjects(ctx: &Context, usage: &Usage, traffic: &[SandboxTraffic]) -> Vec<Subject> {
-    let mut all = vec![Subject {
+fn subjects(ctx: &Context, usage: &Usage, traffic: &[SandboxTraffic]) -> Vec<CountedGroup> {
+    let mut all = vec![CountedGroup {
         disk: file_system(ctx.paths.root()).ok().map(|disk| Disk {
             used: disk.used_bytes.unsigned_abs(),
             limit: u64::try_from(disk.capacity_bytes).ok(),
@@ -196,12 +82,12 @@ fn subjects(ctx: &Context, usage: &Usage, traffic: &[SandboxTraffic]) -> Vec<Sub
             continue;
         };
         let path = ctx.pod_cgroup(&pod);
-        let of_pod = Subject {
+        let of_pod = CountedGroup {
             id: path.clone(),
             namespace: used.namespace.clone(),
             pod: used.name.clone(),
             time: usage.node.time,
-            ..Subject::default()
+            ..CountedGroup::default()
         };
         let containers = used.containers.iter();
         all.extend(containers.map(|c| container(ctx, &of_pod, &pod, c, &mut effort)));
@@ -209,7 +95,7 @@ fn subjects(ctx: &Context, usage: &Usage, traffic: &[SandboxTraffic]) -> Vec<Sub
             .iter()
             .find(|t| t.labels.get(keys::POD_UID) == Some(&used.uid));
         if let Some(sandbox) = sandbox {
-            all.push(Subject {
+            all.push(CountedGroup {
                 id: format!("{path}/{}", sandbox.sandbox_id),
                 name: sandbox.sandbox_id.clone(),
                 interfaces: sandbox.interfaces.clone(),
@@ -222,19 +108,19 @@ fn subjects(ctx: &Context, usage: &Usage, traffic: &[SandboxTraffic]) -> Vec<Sub
 }
 
 /// The whole machine is the root of all cgroups.
-fn root(node: &NodeUsage) -> Subject {
-    Subject {
+fn root(node: &NodeUsage) -> CountedGroup {
+    CountedGroup {
         id: "/".to_owned(),
         time: node.time,
         cpu: node.cpu_nanos,
-        memory: Some(Memory {
+        memory: Some(MemoryInUse {
             usage: node.memory_total.saturating_sub(node.memory_free),
             working_set: node.working_set(),
             rss: node.anonymous,
             faults: node.faults,
             major_faults: node.major_faults,
         }),
-        ..Subject::default()
+        ..CountedGroup::default()
     }
 }
 
@@ -247,11 +133,11 @@ fn by_name(traffic: Vec<DeviceTraffic>) -> Vec<(String, DeviceTraffic)> {
 
 fn container(
     ctx: &Context,
-    pod: &Subject,
+    pod: &CountedGroup,
     object: &Pod,
     used: &ContainerUsage,
     effort: &mut Effort,
-) -> Subject {
+) -> CountedGroup {
     let attributes = used.stats.attributes.as_ref();
     let name = attributes.map(|a| a.id.clone()).unwrap_or_default();
     let id = format!("{}/{name}", pod.id);
@@ -260,7 +146,7 @@ fn container(
     let number = |n: &Option<davit_proto::cri::v1::UInt64Value>| n.as_ref().map(|n| n.value);
     let memory = used.stats.memory.as_ref();
     let spec = object.container(&used.name);
-    Subject {
+    CountedGroup {
         id,
         name,
         image: used.image.clone(),
@@ -269,7 +155,7 @@ fn container(
         started: used.started,
         cpu: usage::cpu(&used.stats).map(|(_, nanos)| nanos),
         memory: memory.and_then(|m| {
-            Some(Memory {
+            Some(MemoryInUse {
                 working_set: number(&m.working_set_bytes)?,
                 usage: number(&m.usage_bytes).or(number(&m.working_set_bytes))?,
                 rss: number(&m.rss_bytes),
@@ -324,10 +210,10 @@ fn limits(container: &Container, now: Option<cgroup::Usage>) -> Spec {
 }
 
 /// A pod as a whole: its cgroup, or the sums of its containers where the agent does not keep that.
-fn whole_pod(ctx: &Context, pod: Subject, used: &PodUsage) -> Subject {
+fn whole_pod(ctx: &Context, pod: CountedGroup, used: &PodUsage) -> CountedGroup {
     let started = used.started();
     let Some(groups) = &ctx.cgroups else {
-        return Subject {
+        return CountedGroup {
             started,
             cpu: used.sum(usage::cpu).map(|(_, nanos)| nanos),
             ..pod
@@ -335,10 +221,10 @@ fn whole_pod(ctx: &Context, pod: Subject, used: &PodUsage) -> Subject {
     };
     let group = groups.at(&pod.id);
     let now = group.usage();
-    Subject {
+    CountedGroup {
         started,
         cpu: Some(now.cpu_nanos),
-        memory: Some(Memory {
+        memory: Some(MemoryInUse {
             usage: now.memory_usage,
             working_set: now.memory_working_set,
             rss: Some(now.memory_rss),
@@ -351,16 +237,4 @@ fn whole_pod(ctx: &Context, pod: Subject, used: &PodUsage) -> Subject {
         pressure: Pressures::of(&group),
         ..pod
     }
-}
-
-/// The labels that every series has, in the order of their names.
-fn labels(subject: &Subject) -> BTreeMap<&'static str, &str> {
-    BTreeMap::from([
-        ("container", subject.container.as_str()),
-        ("id", &subject.id),
-        ("image", &subject.image),
-        ("name", &subject.name),
-        ("namespace", &subject.namespace),
-        ("pod", &subject.pod),
-    ])
 }

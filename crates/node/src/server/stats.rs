@@ -7,7 +7,8 @@ mod system;
 use super::usage::{self, ContainerUsage, PodUsage, Usage};
 use super::{json, text};
 use crate::context::Context;
-use consumption::{Consumption, Pressures, number};
+use consumption::{Consumption, number};
+use davit_cadvisor::Pressures;
 use davit_csi::VolumeStats;
 use davit_oci::runtime::{Error, InterfaceTraffic, SandboxTraffic};
 use davit_podvolumes::{VolumeFigures, file_system};
@@ -210,7 +211,7 @@ impl Look<'_> {
         let group = group.zip(attributes).map(|((groups, pod), attributes)| {
             groups.at(&format!("{}/{}", self.ctx.pod_cgroup(pod), attributes.id))
         });
-        let pressures = group.as_ref().map(Pressures::of_group).unwrap_or_default();
+        let pressures = group.as_ref().map(Pressures::of).unwrap_or_default();
         let used_now = Consumption::of_container(used, pressures);
         let paths = &self.ctx.paths;
         let logs = paths.pod_log_dir(&self.used.namespace, &self.used.name, &self.used.uid);

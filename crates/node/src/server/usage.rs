@@ -1,8 +1,8 @@
 //! What the node, its pods and their containers use, as the runtime and `/proc` say it.
 
 use crate::context::Context;
-use crate::cpu_rates::CpuRates;
 use crate::runtime_state::keys;
+use davit_cadvisor::CpuRates;
 use davit_oci::runtime::Error;
 use davit_proto::cri::v1 as cri;
 use jiff::Timestamp;

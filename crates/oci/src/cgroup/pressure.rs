@@ -27,7 +27,7 @@ impl Contended {
 
 /// The time in which processes waited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Waiting {
+pub struct StallTime {
     /// Percent of the last ten seconds.
     pub avg10: f64,
     /// Percent of the last minute.
@@ -42,9 +42,9 @@ pub struct Waiting {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pressure {
     /// At least one process waited.
-    pub some: Waiting,
+    pub some: StallTime,
     /// All that had something to do waited. Old kernels do not tell it of processors, where it means nothing for a machine.
-    pub full: Waiting,
+    pub full: StallTime,
 }
 
 impl Pressure {
@@ -57,7 +57,7 @@ impl Pressure {
                 let mut fields = line.split_whitespace();
                 fields.find_map(|field| field.strip_prefix(key)?.strip_prefix('='))
             };
-            Some(Waiting {
+            Some(StallTime {
                 avg10: field("avg10")?.parse().ok()?,
                 avg60: field("avg60")?.parse().ok()?,
                 avg300: field("avg300")?.parse().ok()?,
@@ -114,7 +114,7 @@ mod tests {
         assert!((io.some.avg10 - 1.5).abs() < 1e-9 && io.some.total == 1890);
         assert!((io.full.avg10 - 0.25).abs() < 1e-9 && io.full.total == 7);
         let cpu = group.pressure(Contended::Cpu).unwrap();
-        assert_eq!(cpu.full, Waiting::default());
+        assert_eq!(cpu.full, StallTime::default());
         assert_eq!(group.pressure(Contended::Memory), None);
         assert_eq!(Pressure::parse("some avg10=x"), None);
     }

@@ -2,7 +2,8 @@
 
 use super::{known, time};
 use crate::server::usage::{ContainerUsage, NodeUsage};
-use davit_oci::cgroup::{Cgroup, Contended, Pressure, Waiting};
+use davit_cadvisor::Pressures;
+use davit_oci::cgroup::{Cgroup, Pressure, StallTime};
 use davit_proto::cri::v1 as cri;
 use serde_json::{Value, json as object};
 
@@ -34,32 +35,6 @@ pub(super) struct Consumption {
     pub(super) pressure: Pressures,
 }
 
-/// What its processes wait for.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Pressures {
-    pub(super) cpu: Option<Pressure>,
-    pub(super) memory: Option<Pressure>,
-    pub(super) io: Option<Pressure>,
-}
-
-impl Pressures {
-    pub(super) fn of_group(group: &Cgroup) -> Self {
-        Self {
-            cpu: group.pressure(Contended::Cpu),
-            memory: group.pressure(Contended::Memory),
-            io: group.pressure(Contended::Io),
-        }
-    }
-
-    fn of_machine() -> Self {
-        Self {
-            cpu: Pressure::of_machine(Contended::Cpu),
-            memory: Pressure::of_machine(Contended::Memory),
-            io: Pressure::of_machine(Contended::Io),
-        }
-    }
-}
-
 impl Consumption {
     /// A cgroup with all below it.
     pub(super) fn of_group(group: &Cgroup, time: i64) -> Self {
@@ -80,7 +55,7 @@ impl Consumption {
             major_faults: Some(now.major_page_faults),
             swap: parts.swap,
             swap_available: limit.and_then(|limit| Some(limit.saturating_sub(parts.swap?))),
-            pressure: Pressures::of_group(group),
+            pressure: Pressures::of(group),
         }
     }
 
@@ -171,7 +146,7 @@ pub(super) fn number(n: Option<u64>) -> Value {
 }
 
 fn pressure(of: Pressure) -> Value {
-    let waiting = |w: Waiting| object!({"total": w.total, "avg10": w.avg10, "avg60": w.avg60, "avg300": w.avg300});
+    let waiting = |w: StallTime| object!({"total": w.total, "avg10": w.avg10, "avg60": w.avg60, "avg300": w.avg300});
     object!({"full": waiting(of.full), "some": waiting(of.some)})
 }
 

@@ -1,26 +1,26 @@
 //! Names, types and values of cAdvisor's series. Pure.
 
-use super::disks::DiskActivity;
-use super::values::{
+use crate::disks::DiskActivity;
+use crate::exposition::{bytes, seconds};
+use crate::values::{
     Values, by_device, by_disk, count, faults, labelled, millis, of_devices, of_disk, of_quota,
     one, open, signed, times, traffic, ulimits, waited,
 };
-use super::{QUOTA_PERIOD, Subject};
-use crate::server::exposition::{bytes, seconds};
+use crate::{CountedGroup, QUOTA_PERIOD};
 
 /// A name without its prefix `container_`, type, description, and the values of a subject.
-pub(super) type Series = (
+pub(crate) type Series = (
     &'static str,
     &'static str,
     &'static str,
-    fn(&Subject) -> Values,
+    fn(&CountedGroup) -> Values,
 );
 
 const COUNTER: &str = "counter";
-pub(super) const GAUGE: &str = "gauge";
+pub(crate) const GAUGE: &str = "gauge";
 
 /// In the order of their names.
-pub(super) const SERIES: [Series; 62] = [
+pub(crate) const SERIES: [Series; 62] = [
     (
         "blkio_device_usage_total",
         COUNTER,

@@ -1,34 +1,34 @@
 //! Values of series with the labels that tell them apart. Pure.
 
-use super::disks::DiskActivity;
-use super::processes::{Most, Open};
-use super::{Disk, Subject};
-use crate::server::exposition::{bytes, seconds};
-use davit_oci::cgroup::{DeviceTraffic, Pressure, Waiting};
+use crate::disks::DiskActivity;
+use crate::exposition::{bytes, seconds};
+use crate::processes::{Most, Open};
+use crate::{CountedGroup, Disk};
+use davit_oci::cgroup::{DeviceTraffic, Pressure, StallTime};
 use davit_oci::runtime::InterfaceTraffic;
 
 /// Labels of a series beside those that all have, and a value.
-pub(super) type Values = Vec<(Vec<(&'static str, String)>, f64)>;
+pub(crate) type Values = Vec<(Vec<(&'static str, String)>, f64)>;
 
-pub(super) fn one(value: Option<f64>) -> Values {
+pub(crate) fn one(value: Option<f64>) -> Values {
     value.map(|value| (Vec::new(), value)).into_iter().collect()
 }
 
-pub(super) fn labelled(key: &'static str, label: &str, value: Option<f64>) -> Values {
+pub(crate) fn labelled(key: &'static str, label: &str, value: Option<f64>) -> Values {
     let value = value.map(|value| (vec![(key, label.to_owned())], value));
     value.into_iter().collect()
 }
 
-pub(super) fn times(nanos: Option<u64>) -> Values {
+pub(crate) fn times(nanos: Option<u64>) -> Values {
     one(nanos.map(seconds))
 }
 
-pub(super) fn count(number: Option<u64>) -> Values {
+pub(crate) fn count(number: Option<u64>) -> Values {
     one(number.map(bytes))
 }
 
 /// Of containers that have a quota; others are never held back.
-pub(super) fn of_quota(subject: &Subject, number: Option<f64>) -> Values {
+pub(crate) fn of_quota(subject: &CountedGroup, number: Option<f64>) -> Values {
     one(number.filter(|_| subject.spec.is_some_and(|spec| spec.quota > 0)))
 }
 
@@ -36,16 +36,16 @@ pub(super) fn of_quota(subject: &Subject, number: Option<f64>) -> Values {
     clippy::cast_precision_loss,
     reason = "the format's numbers are floats"
 )]
-pub(super) fn signed(number: Option<i64>) -> Values {
+pub(crate) fn signed(number: Option<i64>) -> Values {
     one(number.map(|number| number as f64))
 }
 
-pub(super) fn of_disk(subject: &Subject, number: fn(&Disk) -> Option<u64>) -> Values {
+pub(crate) fn of_disk(subject: &CountedGroup, number: fn(&Disk) -> Option<u64>) -> Values {
     let number = subject.disk.as_ref().and_then(number);
     labelled("device", "", number.map(bytes))
 }
 
-pub(super) fn faults(subject: &Subject) -> Values {
+pub(crate) fn faults(subject: &CountedGroup) -> Values {
     let Some(memory) = subject.memory else {
         return Values::new();
     };
@@ -59,14 +59,17 @@ pub(super) fn faults(subject: &Subject) -> Values {
         .collect()
 }
 
-pub(super) fn traffic(subject: &Subject, number: fn(&InterfaceTraffic) -> Option<u64>) -> Values {
+pub(crate) fn traffic(
+    subject: &CountedGroup,
+    number: fn(&InterfaceTraffic) -> Option<u64>,
+) -> Values {
     let each = subject.interfaces.iter();
     each.flat_map(|i| labelled("interface", &i.name, number(i).map(bytes)))
         .collect()
 }
 
-pub(super) fn by_device(
-    subject: &Subject,
+pub(crate) fn by_device(
+    subject: &CountedGroup,
     number: fn(&DeviceTraffic) -> u64,
     of_disk: fn(&DiskActivity) -> u64,
 ) -> Values {
@@ -82,7 +85,7 @@ pub(super) fn by_device(
 }
 
 /// A number of the machine's disks.
-pub(super) fn by_disk(subject: &Subject, number: fn(&DiskActivity) -> f64) -> Values {
+pub(crate) fn by_disk(subject: &CountedGroup, number: fn(&DiskActivity) -> f64) -> Values {
     let disks = subject.disks.iter();
     disks
         .flat_map(|disk| labelled("device", &disk.device, Some(number(disk))))
@@ -90,11 +93,11 @@ pub(super) fn by_disk(subject: &Subject, number: fn(&DiskActivity) -> f64) -> Va
 }
 
 /// Seconds of milliseconds.
-pub(super) fn millis(number: u64) -> f64 {
+pub(crate) fn millis(number: u64) -> f64 {
     seconds(number.saturating_mul(1_000_000))
 }
 
-pub(super) fn of_devices(subject: &Subject) -> Values {
+pub(crate) fn of_devices(subject: &CountedGroup) -> Values {
     let own = subject.disk_traffic.iter();
     let own = own.map(|(name, one)| (name, one.device, one.read_bytes, one.written_bytes));
     let disks = subject.disks.iter();
@@ -114,17 +117,17 @@ pub(super) fn of_devices(subject: &Subject) -> Values {
 }
 
 /// Seconds in which somebody waited.
-pub(super) fn waited(pressure: Option<Pressure>, of: fn(&Pressure) -> Waiting) -> Values {
+pub(crate) fn waited(pressure: Option<Pressure>, of: fn(&Pressure) -> StallTime) -> Values {
     let waiting = pressure.as_ref().map(of);
     times(waiting.map(|waiting| waiting.total.saturating_mul(1000)))
 }
 
-pub(super) fn open(subject: &Subject, number: fn(&Open) -> u64) -> Values {
+pub(crate) fn open(subject: &CountedGroup, number: fn(&Open) -> u64) -> Values {
     let open = subject.processes.and_then(|processes| processes.open);
     count(open.as_ref().map(number))
 }
 
-pub(super) fn ulimits(subject: &Subject) -> Values {
+pub(crate) fn ulimits(subject: &CountedGroup) -> Values {
     let most = subject.processes.and_then(|processes| processes.most_open);
     let most = most.map(|most| match most {
         Most::Unlimited => -1.0,

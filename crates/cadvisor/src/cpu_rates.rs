@@ -23,12 +23,12 @@ struct Look {
 
 /// The last looks at counters, by name.
 #[derive(Debug, Default)]
-pub(crate) struct CpuRates(Mutex<HashMap<String, Look>>);
+pub struct CpuRates(Mutex<HashMap<String, Look>>);
 
 impl CpuRates {
     /// Core-nanoseconds a second since the look before, which was some seconds ago; `None` at the first one and after a
     /// counter has begun anew.
-    pub(crate) fn at(&self, name: &str, time: i64, used: u64) -> Option<u64> {
+    pub fn at(&self, name: &str, time: i64, used: u64) -> Option<u64> {
         let mut looks = self.0.lock();
         let before = looks.get(name).copied();
         let before = before.filter(|b| b.used <= used && time - b.time <= LONGEST);

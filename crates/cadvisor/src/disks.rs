@@ -6,27 +6,29 @@ const SECTOR: u64 = 512;
 
 /// One block device since boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct DiskActivity {
+pub struct DiskActivity {
     /// Its file.
-    pub(super) device: String,
-    pub(super) numbers: (u32, u32),
-    pub(super) reads: u64,
-    pub(super) reads_merged: u64,
-    pub(super) sectors_read: u64,
-    pub(super) read_millis: u64,
-    pub(super) writes: u64,
-    pub(super) writes_merged: u64,
-    pub(super) sectors_written: u64,
-    pub(super) write_millis: u64,
+    pub(crate) device: String,
+    pub(crate) numbers: (u32, u32),
+    pub(crate) reads: u64,
+    pub(crate) reads_merged: u64,
+    pub(crate) sectors_read: u64,
+    pub(crate) read_millis: u64,
+    pub(crate) writes: u64,
+    pub(crate) writes_merged: u64,
+    pub(crate) sectors_written: u64,
+    pub(crate) write_millis: u64,
     /// Requests under way.
-    pub(super) current: u64,
-    pub(super) busy_millis: u64,
+    pub(crate) current: u64,
+    pub(crate) busy_millis: u64,
     /// The time of all requests together.
-    pub(super) weighted_millis: u64,
+    pub(crate) weighted_millis: u64,
 }
 
 impl DiskActivity {
-    pub(super) fn of_machine() -> Vec<Self> {
+    /// Those of the machine that have done something since boot.
+    #[must_use]
+    pub fn of_machine() -> Vec<Self> {
         let text = std::fs::read_to_string("/proc/diskstats").unwrap_or_default();
         text.lines().filter_map(Self::parse).collect()
     }
@@ -55,11 +57,11 @@ impl DiskActivity {
         (disk.reads > 0 || disk.writes > 0).then_some(disk)
     }
 
-    pub(super) fn read_bytes(&self) -> u64 {
+    pub(crate) fn read_bytes(&self) -> u64 {
         self.sectors_read.saturating_mul(SECTOR)
     }
 
-    pub(super) fn written_bytes(&self) -> u64 {
+    pub(crate) fn written_bytes(&self) -> u64 {
         self.sectors_written.saturating_mul(SECTOR)
     }
 }

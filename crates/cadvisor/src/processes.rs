@@ -14,10 +14,12 @@ const FILE_MAX: u64 = 1 << 16;
 
 /// What may still be looked at.
 #[derive(Debug)]
-pub(super) struct Effort(u64);
+pub struct Effort(u64);
 
 impl Effort {
-    pub(super) fn of_one_page() -> Self {
+    /// As much as one page is worth.
+    #[must_use]
+    pub fn of_one_page() -> Self {
         Self(MOST)
     }
 
@@ -29,29 +31,30 @@ impl Effort {
 
 /// The processes of one container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Processes {
-    pub(super) count: u64,
+pub struct Processes {
+    pub(crate) count: u64,
     /// Open descriptors, and how many of them are sockets; `None` where there are too many to look at.
-    pub(super) open: Option<Open>,
+    pub(crate) open: Option<Open>,
     /// How many descriptors the main process may have.
-    pub(super) most_open: Option<Most>,
+    pub(crate) most_open: Option<Most>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Open {
-    pub(super) descriptors: u64,
-    pub(super) sockets: u64,
+pub(crate) struct Open {
+    pub(crate) descriptors: u64,
+    pub(crate) sockets: u64,
 }
 
 /// A limit of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Most {
+pub(crate) enum Most {
     Unlimited,
     Of(u64),
 }
 
 impl Processes {
-    pub(super) fn of(group: &Cgroup, effort: &mut Effort) -> Option<Self> {
+    /// Those in a cgroup itself, not below it.
+    pub fn of(group: &Cgroup, effort: &mut Effort) -> Option<Self> {
         // Those of another namespace have none here.
         let here = |pid: i32| (pid > 0).then_some(pid);
         let pids = group.pids().into_iter();

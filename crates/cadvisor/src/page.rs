@@ -1,12 +1,13 @@
 //! The page of all series. Pure.
 
-use super::series::{GAUGE, SERIES};
-use super::{Host, Subject, labels};
-use crate::server::exposition::{Sample, bytes, family, quoted};
+use crate::exposition::{Sample, bytes, family, quoted};
+use crate::series::{GAUGE, SERIES};
+use crate::{CountedGroup, Host, labels};
 use std::collections::BTreeMap;
 
-/// All series.
-pub(super) fn encode(host: &Host, subjects: &[Subject]) -> String {
+/// The page: all series of a machine and of what runs on it.
+#[must_use]
+pub fn encode(host: &Host, subjects: &[CountedGroup]) -> String {
     let mut out = String::new();
     machine(&mut out, host);
     for (name, kind, help, values) in SERIES {
@@ -101,13 +102,13 @@ fn machine(out: &mut String, host: &Host) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Memory, Pressures, Spec};
     use super::*;
-    use crate::server::cadvisor::processes::{Most, Open, Processes};
+    use crate::processes::{Most, Open, Processes};
+    use crate::{MemoryInUse, Pressures, Spec};
     use davit_oci::cgroup::{DeviceTraffic, Pressure};
     use davit_oci::runtime::InterfaceTraffic;
 
-    fn lines(subjects: &[Subject]) -> String {
+    fn lines(subjects: &[CountedGroup]) -> String {
         let host = Host {
             ids: ["b", "m", "s"].map(str::to_owned),
             cores: 4,
@@ -117,8 +118,8 @@ mod tests {
         encode(&host, subjects)
     }
 
-    fn subject() -> Subject {
-        Subject {
+    fn subject() -> CountedGroup {
+        CountedGroup {
             id: "/kubepods/podu/c1".to_owned(),
             name: "c1".to_owned(),
             image: "i".to_owned(),
@@ -127,14 +128,14 @@ mod tests {
             container: "main".to_owned(),
             time: 7_000_000_000,
             cpu: Some(1_500_000_000),
-            ..Subject::default()
+            ..CountedGroup::default()
         }
     }
 
     #[test]
     fn names_labels_and_types_are_cadvisors() {
         let mut one = subject();
-        one.memory = Some(Memory {
+        one.memory = Some(MemoryInUse {
             usage: 10,
             working_set: 8,
             rss: Some(4),
