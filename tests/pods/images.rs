@@ -341,6 +341,7 @@ pub(crate) fn volumes() {
         let status = |pod: &str| kube.field(pod, ".status.containerStatuses[0]");
         status("absent").contains("ErrImageNeverPull")
             && status("part").contains(r#"the image has no sub-path \"no/such\""#)
+            && status("part").contains("CreateContainerError")
     });
     // What only volumes use is not collected, and outlives davit.
     assert!(kube.cluster.interrupt().success());

@@ -53,6 +53,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-containermanager",
             "davit-oci",
             "davit-podimages",
+            "davit-cadvisor",
         ],
     ),
     (

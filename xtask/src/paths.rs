@@ -9,13 +9,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders whose files are looked at.
-const FOLDERS: [&str; 7] = [
+const FOLDERS: [&str; 8] = [
     "crates/disk/src",
     "crates/oci/src",
     "crates/containermanager/src",
     "crates/pods/src",
     "crates/podvolumes/src",
     "crates/podimages/src",
+    "crates/cadvisor/src",
     "crates/node/src",
 ];
 
@@ -95,6 +96,15 @@ const MAY: &[(&str, &str)] = &[
         "oci/src/cgroup/breakdown.rs",
         "cgroup hierarchies of the host",
     ),
+    (
+        "oci/src/cgroup/disk_traffic.rs",
+        "cgroup hierarchies of the host, names of its devices in /sys",
+    ),
+    (
+        "oci/src/cgroup/pressure.rs",
+        "cgroup hierarchies of the host, /proc of the host",
+    ),
+    ("oci/src/kernel.rs", "/proc of the host"),
     ("oci/src/cni", "configuration, plugins and results of CNI"),
     ("oci/src/contract", "tests"),
     (
@@ -209,6 +219,10 @@ const MAY: &[(&str, &str)] = &[
     (
         "containermanager/src/dra/",
         "records of claims, devices of the host",
+    ),
+    (
+        "cadvisor/src/disks.rs",
+        "counters of the host's disks, in /proc",
     ),
     ("containermanager/src/plugins", "sockets of plugins"),
     ("node/src/admission.rs", "what the kernel enforces, in /sys"),

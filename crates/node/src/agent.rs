@@ -9,6 +9,7 @@ mod node_status;
 mod orphans;
 mod qos;
 mod relist;
+mod removed_manifests;
 mod static_app_armor;
 mod static_pods;
 mod topology_report;
@@ -275,6 +276,7 @@ impl NodeAgent {
         } else {
             machine.describe(&resources.hardware);
         }
+        machine.count(&resources.hardware);
         machine.reserved.clone_from(&options.reserved);
         let version = runtime_version(&*options.runtime).await?;
         options.cgroup_driver = options.cgroup_driver.of_runtime(&*options.runtime).await;
@@ -410,6 +412,7 @@ impl NodeAgent {
             services,
             node,
             metrics,
+            cpu_rates: davit_cadvisor::CpuRates::default(),
         };
         Ok((Arc::new(ctx), listeners))
     }

@@ -11,6 +11,7 @@ use crate::pod_table::PodTable;
 use crate::probes::Results;
 use crate::status_manager::StatusManager;
 use crate::users::UserRanges;
+use davit_cadvisor::CpuRates;
 use davit_client::{EventRecorder, Informer};
 use davit_containermanager::{ActivePods, ContainerManager};
 use davit_oci::runtime::Runtime;
@@ -79,6 +80,8 @@ pub(crate) struct Context {
     pub node: Informer<Node>,
     /// Metrics.
     pub metrics: Metrics,
+    /// How fast processor time was used between looks at it.
+    pub cpu_rates: CpuRates,
 }
 
 impl Context {

@@ -6,8 +6,10 @@ pub(crate) use sysfs::read as read_hardware;
 
 use davit_pods::resources::{Amounts, Quantities, amount, hugepage_resource, quantity};
 use davit_topology::Hardware;
+use davit_topology::hardware::CpuGroup;
 use k8s_openapi::api::core::v1::NodeSystemInfo;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Facts about the machine, read once at start.
@@ -15,6 +17,10 @@ use std::path::Path;
 pub(crate) struct Machine {
     /// Processors this process may use.
     pub cpus: usize,
+    /// Physical cores; none where that is not known.
+    pub cores: usize,
+    /// Sockets; none where that is not known.
+    pub sockets: usize,
     /// Memory in bytes.
     pub memory: i64,
     /// Size of the file system that holds the node's directory, in bytes.
@@ -61,6 +67,8 @@ impl Machine {
         let machine_id = machine_id.unwrap_or_else(|| uuid.replace('-', ""));
         Self {
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            cores: 0,
+            sockets: 0,
             memory: memory(&read("/proc/meminfo")),
             disk,
             hugepages: hugepages(Path::new("/sys/kernel/mm/hugepages")),
@@ -83,6 +91,14 @@ impl Machine {
                 ..NodeSystemInfo::default()
             },
         }
+    }
+
+    /// Enters what the CPUs are made of.
+    pub(crate) fn count(&mut self, hardware: &Hardware) {
+        let cores = |group: &CpuGroup| group.cpus.len().div_ceil(group.threads.max(1) as usize);
+        self.cores = hardware.cpus.iter().map(cores).sum();
+        let sockets: BTreeSet<u32> = hardware.cpus.iter().map(|group| group.socket).collect();
+        self.sockets = sockets.len();
     }
 
     /// Shows another machine than the one at hand: its CPUs, memory and huge pages.
@@ -211,7 +227,10 @@ mod tests {
     #[test]
     fn another_machine_can_be_described_and_parts_kept_back() {
         let mut machine = Machine::discover(Path::new("/"));
-        machine.describe(&Hardware::grid(2, 1, 4, 2, 8 << 30));
+        let described = Hardware::grid(2, 1, 4, 2, 8 << 30);
+        machine.count(&described);
+        assert_eq!((machine.sockets, machine.cores), (2, 8));
+        machine.describe(&described);
         machine.reserved =
             Amounts::from([("cpu".to_owned(), 1500), ("memory".to_owned(), 1 << 30)]);
         assert_eq!(machine.capacity(110)["cpu"].0, "16");

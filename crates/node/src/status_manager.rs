@@ -139,18 +139,18 @@ impl StatusManager {
         }
     }
 
-    /// Names the API object that mirrors a static pod.
-    pub(crate) fn set_mirror(&self, uid: &str, mirror_uid: Option<String>) {
+    /// Names the API object that mirrors a static pod; what it says may be of a pod before this one, or of an agent.
+    pub(crate) fn set_mirror(&self, uid: &str, mirror: &Pod) {
         let mut entries = self.inner.entries.lock();
         let Some(entry) = entries.get_mut(uid) else {
             return;
         };
-        if entry.api_uid == mirror_uid {
+        if entry.api_uid == mirror.metadata.uid {
             return;
         }
-        entry.api_uid = mirror_uid;
+        entry.api_uid.clone_from(&mirror.metadata.uid);
         entry.written = 0;
-        entry.last_written = None;
+        entry.last_written = Some(mirror.pod_status().clone());
         drop(entries);
         self.inner.queue.add(uid.to_owned());
     }

@@ -5,6 +5,8 @@
 
 mod breakdown;
 mod devices;
+mod disk_traffic;
+mod pressure;
 
 use davit_beneath::mountinfo::{MountEntry, mount_table};
 use nix::unistd::Pid;
@@ -17,6 +19,8 @@ use std::time::{Duration, Instant};
 
 pub use breakdown::Breakdown;
 pub use devices::{DeviceKind, DeviceRule, default_rules};
+pub use disk_traffic::DeviceTraffic;
+pub use pressure::{Contended, Pressure, StallTime};
 
 /// A cgroup operation failed; says which file or directory.
 #[derive(Debug, thiserror::Error)]
@@ -101,6 +105,33 @@ impl Hierarchies {
     #[must_use]
     pub fn unified_root(&self) -> Option<&Path> {
         self.unified.as_deref()
+    }
+
+    /// The cgroup that this process is in, unless that is the root or not the same in all hierarchies.
+    #[must_use]
+    pub fn own(&self) -> Option<Cgroup> {
+        let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+        self.named_in(&text).map(|path| self.cgroup(&path))
+    }
+
+    /// The path in a `/proc/PID/cgroup` for the hierarchies that count processors and memory.
+    fn named_in(&self, text: &str) -> Option<String> {
+        let of = |controller: &str| {
+            text.lines().find_map(|line| {
+                let (_, named) = line.split_once(':')?;
+                let (controllers, path) = named.split_once(':')?;
+                controllers
+                    .split(',')
+                    .any(|name| name == controller)
+                    .then(|| path.to_owned())
+            })
+        };
+        let path = if self.is_unified() {
+            of("")?
+        } else {
+            of("memory").filter(|path| of("cpuacct").as_ref() == Some(path))?
+        };
+        (path != "/" && !path.contains("..")).then_some(path)
     }
 
     /// The cgroup of that path, which begins with `/`; nothing is created.
@@ -467,6 +498,13 @@ impl Cgroup {
         keyed(&fs::read_to_string(file).unwrap_or_default(), "oom_kill").unwrap_or(0)
     }
 
+    /// Since when it has been as it is: a cgroup's directory says when something was last made or removed in it.
+    #[must_use]
+    pub fn changed_at(&self) -> Option<std::time::SystemTime> {
+        let root = self.hierarchies.roots().into_iter().next()?;
+        fs::metadata(self.dir(root)).ok()?.modified().ok()
+    }
+
     /// What the cgroup uses now; zero for what is not accounted.
     #[must_use]
     pub fn usage(&self) -> Usage {
@@ -629,6 +667,31 @@ fn inherit_cpuset(parent: &Path, dir: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn the_cgroup_of_a_process_is_one_for_all_controllers() {
+        let v1 = ["memory", "cpuacct"].map(|name| (name.to_owned(), PathBuf::from("/x")));
+        let legacy = Hierarchies {
+            v1: v1.into(),
+            unified: None,
+        };
+        let text = "5:pids:/a\n4:cpu,cpuacct:/system/d\n3:memory:/system/d\n0::/\n";
+        assert_eq!(legacy.named_in(text).as_deref(), Some("/system/d"));
+        assert_eq!(
+            legacy.named_in(&text.replace("3:memory:/system/d", "3:memory:/b")),
+            None
+        );
+        let unified = Hierarchies {
+            v1: BTreeMap::new(),
+            unified: Some("/x".into()),
+        };
+        assert_eq!(
+            unified.named_in("0::/s/d.service\n").as_deref(),
+            Some("/s/d.service")
+        );
+        assert_eq!(unified.named_in("0::/\n"), None);
+        assert_eq!(unified.named_in("0::/../d\n"), None);
+    }
+
     use super::*;
 
     const HYBRID: &str = "\

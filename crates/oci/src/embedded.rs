@@ -6,6 +6,7 @@
 mod connection;
 mod container;
 mod exec;
+mod image_part;
 mod layers;
 mod record;
 mod sandbox;

@@ -1,5 +1,6 @@
 //! Static pods: manifests in a directory, run without the API server and mirrored into it.
 
+use super::removed_manifests::RemovedManifests;
 use super::static_app_armor;
 use crate::context::Context;
 use davit_api::names::{check_dns1123_label, check_dns1123_subdomain};
@@ -40,6 +41,7 @@ pub(super) struct StaticPods {
     /// Pods that are gone from the directory and may still run.
     ending: Vec<Arc<Pod>>,
     complained: BTreeMap<PathBuf, String>,
+    removed: RemovedManifests,
 }
 
 /// Why a manifest is not a pod.
@@ -72,6 +74,7 @@ impl StaticPods {
             pods: BTreeMap::new(),
             ending: Vec::new(),
             complained: BTreeMap::new(),
+            removed: RemovedManifests::default(),
         }
     }
 
@@ -81,6 +84,8 @@ impl StaticPods {
             return Vec::new();
         };
         let node = self.ctx.options.node_name.clone();
+        // Before the directory is read: what goes meanwhile is known the next time.
+        let removed = self.removed.take(&dir);
         let read = tokio::task::spawn_blocking(move || read_dir(&dir, &node));
         let Ok(read) = tokio::time::timeout(DEADLINE, read).await else {
             tracing::warn!("the directory of static pods cannot be read in time");
@@ -102,7 +107,8 @@ impl StaticPods {
                 Ok((hash, pod)) => {
                     self.complained.remove(&path);
                     let known = self.pods.get(&path);
-                    if known.is_some_and(|known| known.hash == hash) {
+                    let stayed = !removed.contains(&path);
+                    if stayed && known.is_some_and(|known| known.hash == hash) {
                         continue;
                     }
                     let new = StaticPod {
@@ -110,7 +116,7 @@ impl StaticPods {
                         pod,
                         started: false,
                     };
-                    // Another content is another pod.
+                    // Another content is another pod, and so is the same one in a file that was taken away meanwhile.
                     gone.extend(self.pods.insert(path, new));
                 }
                 Err(error) => {
@@ -151,9 +157,7 @@ impl StaticPods {
             let mirror = informer.get(Some(pod.ns()), pod.pod_name());
             let result = match mirror {
                 Some(m) if m.annotation(CONFIG_MIRROR) == Some(hash) && !m.is_deleting() => {
-                    self.ctx
-                        .status
-                        .set_mirror(pod.uid(), m.metadata.uid.clone());
+                    self.ctx.status.set_mirror(pod.uid(), &m);
                     continue;
                 }
                 Some(m) if m.is_mirror() => self.delete(&m).await,

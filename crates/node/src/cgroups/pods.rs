@@ -112,6 +112,16 @@ impl PodCgroups {
         Self::set(&self.group_of(to), &limits::either(&of(from), &of(to)))
     }
 
+    /// The cgroup of all pods.
+    pub(crate) fn of_all(&self) -> Cgroup {
+        self.group(Qos::Guaranteed, None)
+    }
+
+    /// The cgroup that this process is in, where it has one to itself.
+    pub(crate) fn own(&self) -> Option<Cgroup> {
+        self.hierarchies.own()
+    }
+
     /// The cgroup of that path as it is now; nothing is made.
     pub(crate) fn at(&self, path: &str) -> Cgroup {
         self.hierarchies.cgroup(path)

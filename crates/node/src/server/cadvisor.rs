@@ -4,96 +4,23 @@
 //! Containers are what the runtime says of them; what it does not say (throttling, caches) is read from their cgroups
 //! where the agent keeps those above them. Pods are their cgroups, and their sandboxes for what goes over their network.
 
-mod series;
-
 use super::exposition::serve_text;
 use super::text;
 use super::usage::{self, ContainerUsage, NodeUsage, PodUsage, Usage};
 use crate::context::Context;
 use crate::runtime_state::keys;
-use davit_oci::cgroup::{self, Breakdown};
-use davit_oci::runtime::{InterfaceTraffic, SandboxTraffic};
-use davit_pods::pod::PodExt;
-use davit_pods::resources::{
-    QUOTA_PERIOD, container_limit, container_request, cpu_quota, cpu_shares,
+use davit_cadvisor::{
+    CountedGroup, Disk, DiskActivity, Effort, Host, MemoryInUse, Pressures, Processes, Spec,
 };
+use davit_oci::cgroup::{self, Breakdown, DeviceTraffic};
+use davit_oci::runtime::SandboxTraffic;
+use davit_pods::pod::PodExt;
+use davit_pods::resources::{container_limit, container_request, cpu_quota, cpu_shares};
 use davit_podvolumes::file_system;
 use davit_streaming::Body;
 use http::{Response, StatusCode};
 use k8s_openapi::api::core::v1::{Container, Pod};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Something with numbers of its own: a container, a pod, its sandbox, the machine.
-#[derive(Debug, Clone, Default)]
-struct Subject {
-    /// Path of its cgroup.
-    id: String,
-    /// What the runtime calls it.
-    name: String,
-    image: String,
-    namespace: String,
-    pod: String,
-    container: String,
-    /// When it was looked at, in nanoseconds since the epoch.
-    time: i64,
-    /// When it was made, in nanoseconds since the epoch.
-    started: Option<i64>,
-    /// Core-nanoseconds.
-    cpu: Option<u64>,
-    memory: Option<Memory>,
-    parts: Breakdown,
-    disk: Option<Disk>,
-    tasks: Option<u64>,
-    oom_kills: Option<u64>,
-    spec: Option<Spec>,
-    interfaces: Vec<InterfaceTraffic>,
-}
-
-/// Bytes, and faults.
-#[derive(Debug, Clone, Copy)]
-struct Memory {
-    usage: u64,
-    working_set: u64,
-    rss: Option<u64>,
-    faults: Option<u64>,
-    major_faults: Option<u64>,
-}
-
-/// What a container is limited to; 0 is no limit.
-#[derive(Debug, Clone, Copy, Default)]
-struct Spec {
-    shares: i64,
-    /// Microseconds in [`QUOTA_PERIOD`].
-    quota: i64,
-    /// Bytes.
-    memory: i64,
-}
-
-/// What is on a disk; limits are those of its file system.
-#[derive(Debug, Clone, Copy)]
-struct Disk {
-    /// Bytes.
-    used: u64,
-    /// Bytes.
-    limit: Option<u64>,
-    inodes: Option<u64>,
-    inodes_free: Option<u64>,
-}
-
-/// The machine itself.
-#[derive(Debug, Default)]
-struct Host {
-    /// In the order of the format: boot, machine, system.
-    ids: [String; 3],
-    cores: u64,
-    /// Bytes.
-    memory: u64,
-    /// Bytes.
-    swap: u64,
-    kernel: String,
-    os: String,
-}
 
 pub(super) async fn serve(ctx: &Arc<Context>) -> Response<Body> {
     let collected = async {
@@ -110,7 +37,7 @@ pub(super) async fn serve(ctx: &Arc<Context>) -> Response<Body> {
     let ctx = ctx.clone();
     // cgroups and the file system are read with blocking calls
     let encoded = tokio::task::spawn_blocking(move || {
-        series::encode(&host(&ctx, &usage.node), &subjects(&ctx, &usage, &traffic))
+        davit_cadvisor::encode(&host(&ctx, &usage.node), &subjects(&ctx, &usage, &traffic))
     });
     match encoded.await {
         Ok(encoded) => serve_text(encoded),
@@ -118,11 +45,17 @@ pub(super) async fn serve(ctx: &Arc<Context>) -> Response<Body> {
     }
 }
 
+fn known(number: usize) -> Option<u64> {
+    u64::try_from(number).ok().filter(|number| *number > 0)
+}
+
 fn host(ctx: &Context, node: &NodeUsage) -> Host {
     let info = &ctx.machine.info;
     Host {
         ids: [&info.boot_id, &info.machine_id, &info.system_uuid].map(Clone::clone),
         cores: ctx.machine.cpus as u64,
+        physical_cores: known(ctx.machine.cores),
+        sockets: known(ctx.machine.sockets),
         memory: u64::try_from(ctx.machine.memory).unwrap_or(0),
         swap: node.swap_total,
         kernel: info.kernel_version.clone(),
@@ -130,36 +63,39 @@ fn host(ctx: &Context, node: &NodeUsage) -> Host {
     }
 }
 
-fn subjects(ctx: &Context, usage: &Usage, traffic: &[SandboxTraffic]) -> Vec<Subject> {
-    let mut all = vec![Subject {
+fn subjects(ctx: &Context, usage: &Usage, traffic: &[SandboxTraffic]) -> Vec<CountedGroup> {
+    let mut all = vec![CountedGroup {
         disk: file_system(ctx.paths.root()).ok().map(|disk| Disk {
             used: disk.used_bytes.unsigned_abs(),
             limit: u64::try_from(disk.capacity_bytes).ok(),
             inodes: u64::try_from(disk.inodes).ok(),
             inodes_free: u64::try_from(disk.inodes_free).ok(),
         }),
+        disks: DiskActivity::of_machine(),
+        pressure: Pressures::of_machine(),
         ..root(&usage.node)
     }];
+    let mut effort = Effort::of_one_page();
     for used in &usage.pods {
         // One that is gone has no cgroup that anybody knows.
         let Some(pod) = ctx.pods.get(&used.uid) else {
             continue;
         };
         let path = ctx.pod_cgroup(&pod);
-        let of_pod = Subject {
+        let of_pod = CountedGroup {
             id: path.clone(),
             namespace: used.namespace.clone(),
             pod: used.name.clone(),
             time: usage.node.time,
-            ..Subject::default()
+            ..CountedGroup::default()
         };
         let containers = used.containers.iter();
-        all.extend(containers.map(|c| container(ctx, &of_pod, &pod, c)));
+        all.extend(containers.map(|c| container(ctx, &of_pod, &pod, c, &mut effort)));
         let sandbox = traffic
             .iter()
             .find(|t| t.labels.get(keys::POD_UID) == Some(&used.uid));
         if let Some(sandbox) = sandbox {
-            all.push(Subject {
+            all.push(CountedGroup {
                 id: format!("{path}/{}", sandbox.sandbox_id),
                 name: sandbox.sandbox_id.clone(),
                 interfaces: sandbox.interfaces.clone(),
@@ -172,31 +108,45 @@ fn subjects(ctx: &Context, usage: &Usage, traffic: &[SandboxTraffic]) -> Vec<Sub
 }
 
 /// The whole machine is the root of all cgroups.
-fn root(node: &NodeUsage) -> Subject {
-    Subject {
+fn root(node: &NodeUsage) -> CountedGroup {
+    CountedGroup {
         id: "/".to_owned(),
         time: node.time,
         cpu: node.cpu_nanos,
-        memory: Some(Memory {
+        memory: Some(MemoryInUse {
             usage: node.memory_total.saturating_sub(node.memory_free),
             working_set: node.working_set(),
-            rss: None,
-            faults: None,
-            major_faults: None,
+            rss: node.anonymous,
+            faults: node.faults,
+            major_faults: node.major_faults,
         }),
-        ..Subject::default()
+        ..CountedGroup::default()
     }
 }
 
-fn container(ctx: &Context, pod: &Subject, object: &Pod, used: &ContainerUsage) -> Subject {
+/// By the names that devices have below `/dev`; one that has none any more is left out.
+fn by_name(traffic: Vec<DeviceTraffic>) -> Vec<(String, DeviceTraffic)> {
+    let named = traffic.into_iter();
+    let named = named.filter_map(|one| Some((one.device_name()?, one)));
+    named.collect()
+}
+
+fn container(
+    ctx: &Context,
+    pod: &CountedGroup,
+    object: &Pod,
+    used: &ContainerUsage,
+    effort: &mut Effort,
+) -> CountedGroup {
     let attributes = used.stats.attributes.as_ref();
     let name = attributes.map(|a| a.id.clone()).unwrap_or_default();
     let id = format!("{}/{name}", pod.id);
     let group = ctx.cgroups.as_ref().map(|groups| groups.at(&id));
+    let now = group.as_ref().map(cgroup::Cgroup::usage);
     let number = |n: &Option<davit_proto::cri::v1::UInt64Value>| n.as_ref().map(|n| n.value);
     let memory = used.stats.memory.as_ref();
     let spec = object.container(&used.name);
-    Subject {
+    CountedGroup {
         id,
         name,
         image: used.image.clone(),
@@ -205,7 +155,7 @@ fn container(ctx: &Context, pod: &Subject, object: &Pod, used: &ContainerUsage) 
         started: used.started,
         cpu: usage::cpu(&used.stats).map(|(_, nanos)| nanos),
         memory: memory.and_then(|m| {
-            Some(Memory {
+            Some(MemoryInUse {
                 working_set: number(&m.working_set_bytes)?,
                 usage: number(&m.usage_bytes).or(number(&m.working_set_bytes))?,
                 rss: number(&m.rss_bytes),
@@ -224,30 +174,46 @@ fn container(ctx: &Context, pod: &Subject, object: &Pod, used: &ContainerUsage) 
                 inodes: None,
                 inodes_free: None,
             }),
-        parts: group
-            .as_ref()
-            .map(cgroup::Cgroup::breakdown)
-            .unwrap_or_default(),
-        tasks: group.as_ref().map(|group| group.usage().processes),
+        parts: Breakdown {
+            // The runtime knows it also where the kernel does not account it.
+            swap: usage::swap(&used.stats).map(|(_, bytes)| bytes),
+            ..group
+                .as_ref()
+                .map(cgroup::Cgroup::breakdown)
+                .unwrap_or_default()
+        },
+        tasks: now.map(|now| now.processes),
         oom_kills: group.as_ref().map(cgroup::Cgroup::oom_kills),
-        spec: spec.map(|(_, container)| limits(&container)),
+        spec: spec.map(|(_, container)| limits(&container, now)),
+        disk_traffic: group
+            .as_ref()
+            .map(|group| by_name(group.disk_traffic()))
+            .unwrap_or_default(),
+        pressure: group.as_ref().map(Pressures::of).unwrap_or_default(),
+        processes: group
+            .as_ref()
+            .and_then(|group| Processes::of(group, effort)),
         ..pod.clone()
     }
 }
 
-fn limits(container: &Container) -> Spec {
+/// The kernel rounds limits of memory down to pages, and they are changed in place: what it has counts where it tells.
+fn limits(container: &Container, now: Option<cgroup::Usage>) -> Spec {
+    let kernels = now.map(|now| now.memory_limit.and_then(|limit| i64::try_from(limit).ok()));
     Spec {
         shares: cpu_shares(container_request(container, "cpu").unwrap_or(0)),
         quota: cpu_quota(container_limit(container, "cpu").unwrap_or(0)),
-        memory: container_limit(container, "memory").unwrap_or(0),
+        memory: kernels
+            .unwrap_or_else(|| container_limit(container, "memory"))
+            .unwrap_or(0),
     }
 }
 
 /// A pod as a whole: its cgroup, or the sums of its containers where the agent does not keep that.
-fn whole_pod(ctx: &Context, pod: Subject, used: &PodUsage) -> Subject {
+fn whole_pod(ctx: &Context, pod: CountedGroup, used: &PodUsage) -> CountedGroup {
     let started = used.started();
     let Some(groups) = &ctx.cgroups else {
-        return Subject {
+        return CountedGroup {
             started,
             cpu: used.sum(usage::cpu).map(|(_, nanos)| nanos),
             ..pod
@@ -255,10 +221,10 @@ fn whole_pod(ctx: &Context, pod: Subject, used: &PodUsage) -> Subject {
     };
     let group = groups.at(&pod.id);
     let now = group.usage();
-    Subject {
+    CountedGroup {
         started,
         cpu: Some(now.cpu_nanos),
-        memory: Some(Memory {
+        memory: Some(MemoryInUse {
             usage: now.memory_usage,
             working_set: now.memory_working_set,
             rss: Some(now.memory_rss),
@@ -267,18 +233,8 @@ fn whole_pod(ctx: &Context, pod: Subject, used: &PodUsage) -> Subject {
         }),
         parts: group.breakdown(),
         tasks: Some(now.processes),
+        disk_traffic: by_name(group.disk_traffic()),
+        pressure: Pressures::of(&group),
         ..pod
     }
-}
-
-/// The labels that every series has, in the order of their names.
-fn labels(subject: &Subject) -> BTreeMap<&'static str, &str> {
-    BTreeMap::from([
-        ("container", subject.container.as_str()),
-        ("id", &subject.id),
-        ("image", &subject.image),
-        ("name", &subject.name),
-        ("namespace", &subject.namespace),
-        ("pod", &subject.pod),
-    ])
 }

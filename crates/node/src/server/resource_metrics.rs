@@ -1,8 +1,9 @@
 //! `/metrics/resource`: what metrics servers read, under the kubelet's names.
 
-use super::exposition::{Sample, bytes, family, quoted, seconds, serve_text};
+use super::exposition::serve_text;
 use super::usage::{self, Usage};
 use crate::context::Context;
+use davit_cadvisor::exposition::{Sample, bytes, family, quoted, seconds};
 use davit_streaming::Body;
 use http::Response;
 

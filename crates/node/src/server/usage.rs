@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::runtime_state::keys;
+use davit_cadvisor::CpuRates;
 use davit_oci::runtime::Error;
 use davit_proto::cri::v1 as cri;
 use jiff::Timestamp;
@@ -35,6 +36,16 @@ pub(super) struct NodeUsage {
     pub(super) swap_total: u64,
     /// Bytes.
     pub(super) swap_free: u64,
+    /// Core-nanoseconds a second.
+    pub(super) cpu_rate: Option<u64>,
+    /// Memory of processes that is no file's, in bytes.
+    pub(super) anonymous: Option<u64>,
+    /// Page faults since boot, major ones among them.
+    pub(super) faults: Option<u64>,
+    /// Faults that waited for a disk.
+    pub(super) major_faults: Option<u64>,
+    /// When the machine started, in nanoseconds since the epoch.
+    pub(super) booted: Option<i64>,
 }
 
 impl NodeUsage {
@@ -45,16 +56,22 @@ impl NodeUsage {
     fn read() -> Self {
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        Self::parse(&stat, &memory)
+        let events = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+        Self::parse(&stat, &memory, &events)
     }
 
-    fn parse(stat: &str, memory: &str) -> Self {
-        let bytes = |name: &str| {
+    fn parse(stat: &str, memory: &str, events: &str) -> Self {
+        let known = |name: &str| {
             let line = memory
                 .lines()
                 .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
             line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok())
-                .map_or(0, |k| k * 1024)
+                .map(|k| k * 1024)
+        };
+        let bytes = |name: &str| known(name).unwrap_or(0);
+        let event = |name: &str| {
+            let line = events.lines().find_map(|l| l.strip_prefix(name));
+            line?.strip_prefix(' ')?.parse().ok()
         };
         Self {
             time: now(),
@@ -64,8 +81,23 @@ impl NodeUsage {
             memory_available: bytes("MemAvailable"),
             swap_total: bytes("SwapTotal"),
             swap_free: bytes("SwapFree"),
+            cpu_rate: None,
+            anonymous: known("AnonPages"),
+            faults: event("pgfault"),
+            major_faults: event("pgmajfault"),
+            booted: booted(stat),
         }
     }
+}
+
+/// The line `btime` of `/proc/stat`, in nanoseconds.
+fn booted(stat: &str) -> Option<i64> {
+    let seconds = stat.lines().find_map(|l| l.strip_prefix("btime "))?;
+    seconds
+        .trim()
+        .parse::<i64>()
+        .ok()?
+        .checked_mul(1_000_000_000)
 }
 
 /// user, nice, system, irq, softirq and steal of the first line of `/proc/stat`; guests are part of user.
@@ -121,6 +153,22 @@ pub(super) struct ContainerUsage {
     pub(super) stats: cri::ContainerStats,
 }
 
+impl ContainerUsage {
+    /// Says how fast processor time is used, where the runtime does not.
+    fn rate(&mut self, rates: &CpuRates) {
+        let Some((time, used)) = cpu(&self.stats) else {
+            return;
+        };
+        let id = self.stats.attributes.as_ref().map(|a| a.id.as_str());
+        let rate = rates.at(id.unwrap_or_default(), time, used);
+        if let Some(cpu) = &mut self.stats.cpu
+            && cpu.usage_nano_cores.is_none()
+        {
+            cpu.usage_nano_cores = rate.map(|value| cri::UInt64Value { value });
+        }
+    }
+}
+
 /// Processor time so far, with its time stamp.
 pub(super) fn cpu(stats: &cri::ContainerStats) -> Option<(i64, u64)> {
     let cpu = stats.cpu.as_ref()?;
@@ -148,7 +196,7 @@ pub(super) fn swap_limit(stats: &cri::ContainerStats) -> Option<(i64, u64)> {
 }
 
 /// Nanoseconds since the epoch.
-fn now() -> i64 {
+pub(super) fn now() -> i64 {
     i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX)
 }
 
@@ -159,10 +207,15 @@ fn now() -> i64 {
 pub(super) async fn collect(ctx: &Context) -> Result<Usage, Error> {
     let stats = ctx.runtime.list_container_stats(None).await?;
     let containers = ctx.runtime.list_containers(None).await?;
-    Ok(Usage {
-        node: NodeUsage::read(),
-        pods: by_pod(stats, &containers),
-    })
+    let mut node = NodeUsage::read();
+    node.cpu_rate = node
+        .cpu_nanos
+        .and_then(|nanos| ctx.cpu_rates.at("/", node.time, nanos));
+    let mut pods = by_pod(stats, &containers);
+    for container in pods.iter_mut().flat_map(|pod| &mut pod.containers) {
+        container.rate(&ctx.cpu_rates);
+    }
+    Ok(Usage { node, pods })
 }
 
 fn by_pod(stats: Vec<cri::ContainerStats>, containers: &[cri::Container]) -> Vec<PodUsage> {
@@ -268,7 +321,8 @@ pub(super) mod tests {
             container("a-init", cri::ContainerState::ContainerExited),
         ];
         let memory = "MemTotal: 100 kB\nMemAvailable: 40 kB\nSwapTotal: 8 kB\nSwapFree: 6 kB\n";
-        let mut node = NodeUsage::parse("cpu  100 20 30 4000 50 6 7 8 0 0\ncpu0 1 1 1 1\n", memory);
+        let stat = "cpu  100 20 30 4000 50 6 7 8 0 0\ncpu0 1 1 1 1\nbtime 5\n";
+        let mut node = NodeUsage::parse(stat, memory, "pgfault 9\npgmajfault 2\n");
         node.time = 7_000_000;
         Usage {
             node,
@@ -291,6 +345,12 @@ pub(super) mod tests {
         assert_eq!(usage.pods[1].sum(swap), None);
         assert_eq!(usage.node.cpu_nanos, Some(171 * 10_000_000));
         assert_eq!(usage.node.working_set(), 60 * 1024);
+        assert_eq!(
+            (usage.node.faults, usage.node.major_faults),
+            (Some(9), Some(2))
+        );
+        assert_eq!(usage.node.booted, Some(5_000_000_000));
+        assert_eq!(usage.node.anonymous, None, "not told");
     }
 
     #[test]

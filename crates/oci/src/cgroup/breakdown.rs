@@ -2,6 +2,7 @@
 
 use super::{Cgroup, keyed, read_u64};
 use std::fs;
+use std::path::Path;
 
 /// Ticks a second in v1's `cpuacct.stat`; the kernel's interface fixes them.
 const TICK_NANOS: u64 = 1_000_000_000 / 100;
@@ -27,6 +28,24 @@ pub struct Breakdown {
     pub swap: Option<u64>,
     /// The most memory it has ever used, in bytes.
     pub peak: Option<u64>,
+    /// How often it was about to pass its limit of memory.
+    pub limit_hits: Option<u64>,
+    /// How many processes and threads it may have; 0 where there is no limit.
+    pub tasks_max: Option<u64>,
+    /// Swap it may use in bytes, `u64::MAX` where there is no limit.
+    pub swap_limit: Option<u64>,
+}
+
+/// What v1 shows where memory is not limited is the largest multiple of a page.
+const UNLIMITED: u64 = i64::MAX as u64 - 65_536;
+
+/// The limit of processes and threads; 0 where there is none.
+fn tasks_max(dir: &Path) -> Option<u64> {
+    let text = fs::read_to_string(dir.join("pids.max")).ok()?;
+    match text.trim() {
+        "max" => Some(0),
+        number => number.parse().ok(),
+    }
 }
 
 impl Cgroup {
@@ -49,7 +68,7 @@ impl Cgroup {
         let (times, quota) = (text("cpuacct", "cpuacct.stat"), text("cpu", "cpu.stat"));
         let memory = text("memory", "memory.stat");
         let ticks = |key: &str| keyed(&times, key).map(|n| n.saturating_mul(TICK_NANOS));
-        let peak = self.v1("memory");
+        let of_memory = |file: &str| self.v1("memory").and_then(|dir| read_u64(&dir.join(file)));
         Breakdown {
             user_nanos: ticks("user"),
             system_nanos: ticks("system"),
@@ -59,7 +78,13 @@ impl Cgroup {
             cache: keyed(&memory, "total_cache"),
             mapped_file: keyed(&memory, "total_mapped_file"),
             swap: keyed(&memory, "total_swap"),
-            peak: peak.and_then(|dir| read_u64(&dir.join("memory.max_usage_in_bytes"))),
+            peak: of_memory("memory.max_usage_in_bytes"),
+            limit_hits: of_memory("memory.failcnt"),
+            tasks_max: self.v1("pids").and_then(|dir| tasks_max(&dir)),
+            swap_limit: of_memory("memory.memsw.limit_in_bytes").and_then(|both| {
+                let alone = both.checked_sub(of_memory("memory.limit_in_bytes")?)?;
+                Some(if both >= UNLIMITED { u64::MAX } else { alone })
+            }),
         }
     }
 
@@ -80,6 +105,12 @@ impl Cgroup {
             mapped_file: keyed(&memory, "file_mapped"),
             swap: read_u64(&dir.join("memory.swap.current")),
             peak: read_u64(&dir.join("memory.peak")),
+            limit_hits: keyed(&text("memory.events"), "max"),
+            tasks_max: tasks_max(&dir),
+            swap_limit: match text("memory.swap.max").trim() {
+                "max" => Some(u64::MAX),
+                bytes => bytes.parse().ok(),
+            },
         }
     }
 }
@@ -100,6 +131,12 @@ mod tests {
             ("memory.max_usage_in_bytes", "99\n"),
             ("memory.peak", "99\n"),
             ("memory.swap.current", "3\n"),
+            ("memory.failcnt", "4\n"),
+            ("memory.events", "low 0\nhigh 1\nmax 4\noom 0\n"),
+            ("memory.limit_in_bytes", "1000\n"),
+            ("memory.memsw.limit_in_bytes", "1500\n"),
+            ("memory.swap.max", "500\n"),
+            ("pids.max", "max\n"),
         ] {
             fs::write(group.join(file), text).unwrap();
         }
@@ -113,7 +150,7 @@ mod tests {
         )
         .unwrap();
         let root = || dir.path().to_owned();
-        let named = ["cpu", "cpuacct", "memory"].map(|name| (name.to_owned(), root()));
+        let named = ["cpu", "cpuacct", "memory", "pids"].map(|name| (name.to_owned(), root()));
         let legacy = Hierarchies {
             v1: BTreeMap::from(named),
             unified: None,
@@ -132,6 +169,9 @@ mod tests {
             mapped_file: Some(2),
             swap: Some(3),
             peak: Some(99),
+            limit_hits: Some(4),
+            tasks_max: Some(0),
+            swap_limit: Some(500),
         };
         assert_eq!(legacy.cgroup("/a").breakdown(), wanted);
         assert_eq!(unified.cgroup("/a").breakdown(), wanted);

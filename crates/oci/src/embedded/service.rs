@@ -1,6 +1,7 @@
 //! The [`Runtime`] trait for the embedded runtime.
 
 use super::{Embedded, blocking, lock};
+use crate::cgroup::Breakdown;
 use crate::monitor::now_nanos;
 use crate::network;
 use crate::runtime::{
@@ -98,7 +99,8 @@ impl Embedded {
         let this = self.clone();
         blocking(move || {
             let record = container.record();
-            let usage = this.inner.hierarchies.cgroup(&record.cgroup).usage();
+            let group = this.inner.hierarchies.cgroup(&record.cgroup);
+            let usage = group.usage();
             let timestamp = now_nanos();
             let value = |value: u64| Some(cri::UInt64Value { value });
             let layer = this.layer(&container, until);
@@ -135,11 +137,27 @@ impl Embedded {
                     used_bytes: layer.and_then(|seen| value(seen.bytes)),
                     inodes_used: layer.and_then(|seen| value(seen.inodes)),
                 }),
+                swap: swap(&group.breakdown(), timestamp),
                 ..cri::ContainerStats::default()
             })
         })
         .await
     }
+}
+
+/// Swap in use, as the kernel accounts it; on a machine without any there is none in use, whether it does or not.
+fn swap(parts: &Breakdown, timestamp: i64) -> Option<cri::SwapUsage> {
+    let (used, limit) = match parts.swap {
+        Some(used) => (used, parts.swap_limit.filter(|limit| *limit < u64::MAX)),
+        None if crate::kernel::has_swap() => return None,
+        None => (0, Some(0)),
+    };
+    let value = |value: u64| cri::UInt64Value { value };
+    Some(cri::SwapUsage {
+        timestamp,
+        swap_usage_bytes: Some(value(used)),
+        swap_available_bytes: limit.map(|limit| value(limit.saturating_sub(used))),
+    })
 }
 
 #[async_trait]

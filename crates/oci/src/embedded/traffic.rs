@@ -28,37 +28,50 @@ impl Embedded {
             Some(SandboxTraffic {
                 sandbox_id: record.id,
                 labels: record.config.0.labels,
-                interfaces: interfaces(&table),
+                interfaces: InterfaceTraffic::of_table(&table),
             })
         })
         .collect()
     }
 }
 
-/// Reads `/proc/PID/net/dev`: two lines of headings, then a name and sixteen counters an interface.
-fn interfaces(table: &str) -> Vec<InterfaceTraffic> {
-    let one = |line: &str| {
-        let (name, numbers) = line.split_once(':')?;
-        let numbers: Vec<u64> = numbers
-            .split_whitespace()
-            .map_while(|n| n.parse().ok())
-            .collect();
-        let at = |index: usize| numbers.get(index).copied();
-        Some(InterfaceTraffic {
-            name: name.trim().to_owned(),
-            received_bytes: at(0)?,
-            received_packets: at(1),
-            receive_errors: at(2)?,
-            receive_drops: at(3),
-            sent_bytes: at(8)?,
-            sent_packets: at(9),
-            send_errors: at(10)?,
-            send_drops: at(11),
-        })
-    };
-    let all = table.lines().skip(2).filter_map(one);
-    // as cAdvisor, which leaves out what stays inside
-    all.filter(|interface| interface.name != "lo").collect()
+impl InterfaceTraffic {
+    /// Whether this is the host's end of a link to a pod (`dvt` are our own), or a bridge of a container engine, as cAdvisor tells
+    /// them by their names.
+    #[must_use]
+    pub fn is_of_a_pod(&self) -> bool {
+        ["veth", "docker", "nerdctl", "dvt"]
+            .iter()
+            .any(|prefix| self.name.starts_with(prefix))
+    }
+
+    /// Reads `/proc/PID/net/dev`, without the loopback: two lines of headings, then a name and sixteen counters an
+    /// interface.
+    #[must_use]
+    pub fn of_table(table: &str) -> Vec<Self> {
+        let one = |line: &str| {
+            let (name, numbers) = line.split_once(':')?;
+            let numbers: Vec<u64> = numbers
+                .split_whitespace()
+                .map_while(|n| n.parse().ok())
+                .collect();
+            let at = |index: usize| numbers.get(index).copied();
+            Some(InterfaceTraffic {
+                name: name.trim().to_owned(),
+                received_bytes: at(0)?,
+                received_packets: at(1),
+                receive_errors: at(2)?,
+                receive_drops: at(3),
+                sent_bytes: at(8)?,
+                sent_packets: at(9),
+                send_errors: at(10)?,
+                send_drops: at(11),
+            })
+        };
+        let all = table.lines().skip(2).filter_map(one);
+        // as cAdvisor, which leaves out what stays inside
+        all.filter(|interface| interface.name != "lo").collect()
+    }
 }
 
 #[cfg(test)]
@@ -73,7 +86,7 @@ Inter-|   Receive                                                |  Transmit
     lo:     100       1    0    0    0     0          0         0      100       1    0    0    0     0       0          0
   eth0: 1296         16    1    2    0     0          0         0     1086      14    3    4    0     0       0          0
 ";
-        let found = interfaces(table);
+        let found = InterfaceTraffic::of_table(table);
         assert_eq!(found.len(), 1);
         let wanted = InterfaceTraffic {
             name: "eth0".to_owned(),
@@ -87,6 +100,8 @@ Inter-|   Receive                                                |  Transmit
             send_drops: Some(4),
         };
         assert_eq!(found[0], wanted);
-        assert!(interfaces("").is_empty() && interfaces("a\nb\neth0: 1 2\n").is_empty());
+        for odd in ["", "a\nb\neth0: 1 2\n"] {
+            assert!(InterfaceTraffic::of_table(odd).is_empty());
+        }
     }
 }

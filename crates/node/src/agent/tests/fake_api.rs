@@ -233,7 +233,8 @@ impl FakeApi {
     }
 }
 
-/// A merge patch in which lists of conditions merge by type; of `$patch` entries only a condition's `delete` is done.
+/// A merge patch in which lists of conditions merge by type and addresses by themselves; of `$patch` entries only a
+/// condition's `delete` and the `replace` of addresses are done.
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();
@@ -261,11 +262,17 @@ fn merge(target: &mut Value, patch: &Value) {
             }
             target[key] = Value::Array(list);
         } else if let Value::Array(new) = value {
-            target[key] = new
+            let is_whole = new.iter().any(|v| v["$patch"] == "replace");
+            let mut list: Vec<Value> = new
                 .iter()
                 .filter(|v| v.get("$patch").is_none())
                 .cloned()
                 .collect();
+            if ["podIPs", "hostIPs"].contains(&key.as_str()) && !is_whole {
+                let old = target[key].as_array().cloned().unwrap_or_default();
+                list.extend(old.into_iter().filter(|ip| !new.contains(ip)));
+            }
+            target[key] = list.into();
         } else {
             merge(&mut target[key], value);
         }

@@ -139,6 +139,11 @@ impl Runtime for FakeRuntime {
             state: i32::from(!ready),
             created_at: *created,
             labels: config.labels.clone(),
+            network: Some(cri::PodSandboxNetworkStatus {
+                // s7 has 10.0.0.7
+                ip: format!("10.0.0.{}", &id[1..]),
+                ..Default::default()
+            }),
             ..Default::default()
         })
     }

@@ -4,7 +4,7 @@ use super::{Container, Phase};
 use crate::embedded::record::{self, ContainerRecord, Proto};
 use crate::embedded::sandbox::Sandbox;
 use crate::embedded::spec::{self, SpecParts};
-use crate::embedded::{Inner, io_error, new_id, user};
+use crate::embedded::{Inner, image_part, io_error, new_id, user};
 use crate::monitor::{Bundle, ImageMount, ProcessMark, RootFs, clean_path, files, now_nanos};
 use crate::runtime::{Error, Result};
 use davit_proto::cri::v1 as cri;
@@ -188,9 +188,22 @@ fn image_mounts(inner: &Inner, config: &cri::ContainerConfig) -> Result<Vec<Imag
             sub_path: mount.image_sub_path.clone(),
             scratch: PathBuf::new(),
         };
+        check_part(&mount)?;
         mounts.insert(destination, mount);
     }
     Ok(mounts.into_values().collect())
+}
+
+/// A part that the image does not have is an error now, and not when the container starts.
+fn check_part(mount: &ImageMount) -> Result<()> {
+    let (part, at) = (&mount.sub_path, mount.destination.display());
+    match image_part::find(&mount.layers, &mount.lower, Path::new(part)) {
+        Ok(image_part::Found::Absent) => Err(Error::InvalidArgument(format!(
+            "mount {at}: the image has no sub-path {part:?}"
+        ))),
+        Ok(_) => Ok(()),
+        Err(error) => Err(Error::Internal(format!("mount {at}: image: {error}"))),
+    }
 }
 
 /// The stop signal as a number: the pod's choice, the image's, or SIGTERM.
