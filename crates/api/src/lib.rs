@@ -13,6 +13,7 @@
 pub mod access_review;
 mod addresses;
 pub mod amounts;
+pub mod app_armor;
 mod architecture;
 pub mod classic;
 pub mod config_shape;

@@ -13,7 +13,6 @@ mod dial;
 mod dns;
 mod eviction;
 mod hooks;
-mod host_ports;
 pub mod kubelet_config;
 mod local_volumes;
 mod logs;

@@ -1,6 +1,6 @@
 //! What pods ask of their network that it does not do: said by events, since the pod runs all the same.
 
-use crate::host_ports::host_ports;
+use davit_pods::host_ports::host_ports;
 use davit_pods::pod::PodExt;
 use k8s_openapi::api::core::v1::Pod;
 

@@ -1,9 +1,9 @@
 //! The pods of this node as its workers know them, and what they have reserved.
 
-use crate::host_ports::{HostPort, host_ports};
 use crate::podsapi::PodChanges;
 use crate::resize::Precedence;
 use davit_containermanager::ActivePods;
+use davit_pods::host_ports::{PodHostPort, host_ports};
 use davit_pods::pod::PodExt;
 use davit_pods::resources::{Amounts, pod_holdings};
 use jiff::Timestamp;
@@ -22,7 +22,7 @@ struct Entry {
     /// What it has been admitted with.
     reserved: Option<Amounts>,
     /// The ports of the node that it would have.
-    ports: Vec<HostPort>,
+    ports: Vec<PodHostPort>,
     /// A size that it asks for and has not got.
     awaited: Option<Awaited>,
 }
@@ -279,7 +279,7 @@ fn taken_ports(entries: &HashMap<String, Entry>, pod: &Pod) -> Option<bool> {
     let mut will_be_free = None;
     for (uid, entry) in entries {
         let holds = uid != pod.uid() && entry.reserved.is_some();
-        let conflicts = |port: &HostPort| wanted.iter().any(|w| w.conflicts(port));
+        let conflicts = |port: &PodHostPort| wanted.iter().any(|w| w.conflicts(port));
         if holds && entry.ports.iter().any(conflicts) {
             will_be_free = Some(entry.ending && will_be_free != Some(false));
         }

@@ -1,17 +1,12 @@
 //! AppArmor: profiles of pods and containers, and the annotations that named them before there were fields
 //! (<https://kubernetes.io/docs/tutorials/security/apparmor/>, KEP-24).
 
+use davit_api::app_armor::{ANNOTATION, LOCALHOST, LONGEST_NAME, named};
 use davit_api::field::{ErrorList, FieldError, Path};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::json::{at, entries_at, has, list_at, list_mut, object_mut, str_at};
 
-/// What comes before the container's name in an annotation of a pod.
-pub(super) const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
-/// Where the names of profiles of the node begin in an annotation.
-const LOCALHOST: &str = "localhost/";
-/// The longest name of a profile, in bytes.
-const LONGEST: usize = 4095;
 const NAME_MISSING: &str = "must be set when AppArmor type is Localhost";
 pub(super) const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
@@ -35,8 +30,8 @@ pub(super) fn profile(profile: &Value, path: &Path, errors: &mut ErrorList) {
             } else if name.is_empty() {
                 errors.push(FieldError::required(&at_name, NAME_MISSING));
             }
-            if name.len() > LONGEST {
-                errors.push(FieldError::too_long(&at_name, LONGEST));
+            if name.len() > LONGEST_NAME {
+                errors.push(FieldError::too_long(&at_name, LONGEST_NAME));
             }
         }
         "RuntimeDefault" | "Unconfined" => {
@@ -51,16 +46,8 @@ pub(super) fn profile(profile: &Value, path: &Path, errors: &mut ErrorList) {
 }
 
 /// The profile that an annotation names.
-pub(super) fn named(annotation: &str) -> Option<Value> {
-    match annotation {
-        "unconfined" => Some(json!({"type": "Unconfined"})),
-        "runtime/default" => Some(json!({"type": "RuntimeDefault"})),
-        _ => {
-            let name = annotation.strip_prefix(LOCALHOST)?;
-            let named = !name.is_empty() && name == name.trim() && name.len() <= LONGEST;
-            named.then(|| json!({"type": "Localhost", "localhostProfile": name}))
-        }
-    }
+pub(super) fn profile_named(annotation: &str) -> Option<Value> {
+    serde_json::to_value(named(annotation)?).ok()
 }
 
 /// Gives the containers of a new pod the profiles that its annotations name.
@@ -68,7 +55,7 @@ pub(super) fn from_annotations(pod: &mut Value) {
     let wanted: Vec<(String, Value)> = entries_at(pod, &["metadata", "annotations"])
         .filter_map(|(key, value)| {
             let container = key.strip_prefix(ANNOTATION)?.to_owned();
-            Some((container, named(value.as_str()?)?))
+            Some((container, profile_named(value.as_str()?)?))
         })
         .collect();
     let spec = at(pod, &["spec"]);

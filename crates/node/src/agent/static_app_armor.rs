@@ -1,10 +1,8 @@
 //! Profiles of AppArmor that a static pod's annotations name (KEP-24): of other pods the API server makes fields of them. The
 //! kubelet runs such a static pod without the profile.
 
-use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
-
-/// What comes before the container's name.
-const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+use davit_api::app_armor::{ANNOTATION, named};
+use k8s_openapi::api::core::v1::{Container, Pod};
 
 /// Gives containers the profiles that annotations name, where they have none of their own.
 ///
@@ -23,8 +21,12 @@ pub(super) fn from_annotations(pod: &mut Pod) -> Result<(), String> {
         .as_ref()
         .and_then(|context| context.app_armor_profile.clone());
     for (name, value) in wanted {
-        let profile = named(&value)
-            .ok_or_else(|| format!("{ANNOTATION}{name}: {value:?} is no AppArmor profile"))?;
+        let profile = named(&value);
+        if profile.is_none() && !value.is_empty() {
+            return Err(format!(
+                "{ANNOTATION}{name}: {value:?} is no AppArmor profile"
+            ));
+        }
         let init = spec.init_containers.iter_mut().flatten();
         let mut containers = init.chain(&mut spec.containers);
         let container: &mut Container = containers
@@ -45,26 +47,6 @@ pub(super) fn from_annotations(pod: &mut Pod) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// The profile that an annotation names; none by an empty one. `None` when it is no profile.
-fn named(annotation: &str) -> Option<Option<AppArmorProfile>> {
-    let profile = |type_: &str, name: Option<&str>| {
-        Some(Some(AppArmorProfile {
-            type_: type_.to_owned(),
-            localhost_profile: name.map(str::to_owned),
-        }))
-    };
-    match annotation {
-        "" => Some(None),
-        "unconfined" => profile("Unconfined", None),
-        "runtime/default" => profile("RuntimeDefault", None),
-        _ => {
-            let name = annotation.strip_prefix("localhost/")?;
-            let is_name = !name.is_empty() && name == name.trim();
-            is_name.then(|| profile("Localhost", Some(name))).flatten()
-        }
-    }
 }
 
 #[cfg(test)]

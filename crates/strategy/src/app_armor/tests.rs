@@ -3,6 +3,7 @@
 use super::*;
 use crate::strategy;
 use crate::testing::faults;
+use serde_json::json;
 
 fn pod(annotations: Value, context: Value, of_container: Value) -> Value {
     json!({

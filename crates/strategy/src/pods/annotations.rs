@@ -1,6 +1,7 @@
 //! Annotations that once said what fields say now: what the writer of a pod or template is warned about, in the words of
 //! kube-apiserver.
 
+use davit_api::app_armor::ANNOTATION;
 use serde_json::Value;
 
 use super::super::app_armor;
@@ -53,11 +54,11 @@ pub(crate) fn annotation_warnings(of: &Value, path: &str) -> Vec<String> {
 
 /// Warnings about AppArmor's annotations of a template: `wants` says of a container and its annotation whether it is named.
 fn app_armor(of: &Value, path: &str, wants: impl Fn(&Value, &Value) -> bool) -> Vec<String> {
-    let prefix = app_armor::ANNOTATION;
+    let prefix = ANNOTATION;
     let named = annotated(of, prefix).filter_map(|container| {
         let key = format!("{prefix}{}", str_at(container, &["name"]));
         let profile = at(of, &["metadata", "annotations", &key]).as_str();
-        let profile = profile.and_then(app_armor::named).unwrap_or_default();
+        let profile = profile.and_then(app_armor::profile_named).unwrap_or_default();
         wants(container, &profile).then(|| {
             format!("{path}.annotations[{key}]: deprecated since v1.30; use the \"appArmorProfile\" field instead")
         })

@@ -1,13 +1,13 @@
 //! Ports of the node that pods take: each is given out once.
 
-use davit_pods::pod::{PodExt, Role};
+use crate::pod::{PodExt, Role};
 use k8s_openapi::api::core::v1::Pod;
 
 const ANY_ADDRESS: &str = "0.0.0.0";
 
 /// A port of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HostPort {
+pub struct PodHostPort {
     /// The number.
     pub port: i32,
     /// `TCP`, `UDP` or `SCTP`.
@@ -16,9 +16,9 @@ pub(crate) struct HostPort {
     pub address: String,
 }
 
-impl HostPort {
+impl PodHostPort {
     /// Whether one of the two can only be had without the other.
-    pub(crate) fn conflicts(&self, other: &Self) -> bool {
+    pub fn conflicts(&self, other: &Self) -> bool {
         let same_address = self.address == other.address
             || [&self.address, &other.address]
                 .iter()
@@ -28,7 +28,7 @@ impl HostPort {
 }
 
 /// The ports of the node that the pod's containers and sidecars take.
-pub(crate) fn host_ports(pod: &Pod) -> Vec<HostPort> {
+pub fn host_ports(pod: &Pod) -> Vec<PodHostPort> {
     let mut taken = Vec::new();
     for (role, container) in pod.all_containers() {
         if !matches!(role, Role::Main | Role::Sidecar) {
@@ -42,7 +42,7 @@ pub(crate) fn host_ports(pod: &Pod) -> Vec<HostPort> {
                 let text = text.as_deref().filter(|text| !text.is_empty());
                 text.unwrap_or(default).to_owned()
             };
-            taken.push(HostPort {
+            taken.push(PodHostPort {
                 port: number,
                 protocol: text(&port.protocol, "TCP"),
                 address: text(&port.host_ip, ANY_ADDRESS),
