@@ -12,7 +12,7 @@ use crate::pod_control::{controller_key, controller_of, node_of};
 use async_trait::async_trait;
 use classic::{Classic, OfClassicClaims};
 use davit_api::resource_claims::{
-    ClaimConsumers, group_consumer, is_of_group, is_pod, is_pod_group, pod_consumer,
+    ClaimConsumers, group_consumer, is_of_group, is_pod, is_pod_group, name_in_group, pod_consumer,
 };
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
 use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
@@ -338,6 +338,8 @@ impl OfPods {
             let claim = known.claims.get(Some(&owner.namespace), name);
             claim.is_some_and(|claim| owner.owns(&claim))
         });
+        // The group's status may be known before its claim is.
+        let named = named.or_else(|| name_in_group(group, &entry.name)?);
         let made = || known.made_for(&owner, &entry.name);
         named.map(str::to_owned).or_else(made)
     }

@@ -369,7 +369,7 @@ fn deleted(ctx: &Context, hierarchies: &Hierarchies, pod: &Pod) -> i64 {
     let path = ctx.pod_cgroup(pod);
     let pids = hierarchies.cgroup(&path).all_pids(PIDS);
     let until = Instant::now() + DELETED;
-    let bytes = davit_oci::deleted_files(&pids, &path, ctx.paths.root(), until);
+    let bytes = davit_oci::deleted_files(&pids, &path, pod.uid(), until);
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 

@@ -1,25 +1,31 @@
 //! Files that have no name any more and are still open or mapped: they take room on the disk, and no directory shows them.
 //!
-//! Found by the descriptors and mappings of processes. What is on its way through a socket, and nowhere else, is not.
+//! Found by the descriptors and mappings of processes. What is on its way through a socket, and nowhere else, is not. Which
+//! files are the pod's is told by their mounts, as the kernel names them: a file that was deleted from a claim or from a
+//! directory of the host is on the same disk often, and is not part of what the pod has of the node's storage.
 
 use nix::unistd::Pid;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Statx, StatxFlags, openat, statx};
 use std::collections::HashSet;
 use std::ffi::CStr;
+use std::io::Read as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
 
 /// Descriptors and mappings that are looked at, of all processes together.
 const MAX: usize = 200_000;
+/// Bytes of a list of mounts that are read.
+const MOUNTS: u64 = 4 << 20;
 
-/// Bytes of files without a name that processes in the cgroup `of` hold, on their own roots or on the disk that `disk` is on.
-/// What is not looked at when it is `until` does not count. Blocks.
+/// Bytes of files without a name that processes in the cgroup `of` hold on their own roots, or on mounts of directories that the
+/// node keeps for the pod of this UID. What is not looked at when it is `until` does not count, and nothing does on kernels before
+/// 5.8, which do not say on which mount a file is. Blocks.
 #[must_use]
-pub fn deleted_files(pids: &[Pid], of: &str, disk: &Path, until: Instant) -> u64 {
+pub fn deleted_files(pids: &[Pid], of: &str, pod: &str, until: Instant) -> u64 {
     let mut found = Found {
-        disk: place(CWD, disk, StatxFlags::TYPE).map(|(device, _)| device),
-        roots: HashSet::new(),
+        mounts: HashSet::new(),
+        namespaces: HashSet::new(),
         seen: HashSet::new(),
         bytes: 0,
         left: MAX,
@@ -33,8 +39,11 @@ pub fn deleted_files(pids: &[Pid], of: &str, disk: &Path, until: Instant) -> u64
         if !is_in(&process, of) {
             continue;
         }
-        let root = place(&process, "root", StatxFlags::MNT_ID);
-        found.roots.extend(root.and_then(|(_, mount)| mount));
+        let root = statx(&process, "root", AS_KNOWN, StatxFlags::MNT_ID);
+        found
+            .mounts
+            .extend(root.ok().and_then(|stat| mount_of(&stat)));
+        found.add_mounts(&process, pod);
         for list in [c"fd", c"map_files"] {
             found.look(&process, list);
         }
@@ -64,14 +73,16 @@ type Device = (u32, u32);
 /// What the kernel knows without asking a server or a program, which may not answer.
 const AS_KNOWN: AtFlags = AtFlags::STATX_DONT_SYNC;
 
-/// On which device a path is, and on which mount if the kernel says that (5.8).
-fn place(
-    dir: impl AsFd,
-    path: impl rustix::path::Arg,
-    wanted: StatxFlags,
-) -> Option<(Device, Option<u64>)> {
-    let stat = statx(dir, path, AS_KNOWN, wanted).ok()?;
-    Some(((stat.stx_dev_major, stat.stx_dev_minor), mount_of(&stat)))
+/// The mounts of a list (`/proc/PID/mountinfo`) that show a directory which the node keeps for the pod of this UID.
+fn mounts_of_pod<'a>(list: &'a str, pod: &'a str) -> impl Iterator<Item = u64> + 'a {
+    list.lines().filter_map(move |line| {
+        let mut fields = line.split(' ');
+        let id = fields.next()?.parse().ok()?;
+        // parent and device stand between
+        let shown: Vec<&str> = fields.nth(2)?.split('/').collect();
+        let is_pods = shown.windows(2).any(|pair| pair == ["pods", pod]);
+        is_pods.then_some(id)
+    })
 }
 
 fn mount_of(stat: &Statx) -> Option<u64> {
@@ -80,10 +91,10 @@ fn mount_of(stat: &Statx) -> Option<u64> {
 }
 
 struct Found {
-    /// What counts is on the node's disk or on a root: what is in memory, or on volumes of others, does not.
-    disk: Option<Device>,
-    /// Mounts, and not devices: files of an overlay are on devices of their own.
-    roots: HashSet<u64>,
+    /// What is on these counts. Mounts, and not devices: files of an overlay are on devices of their own.
+    mounts: HashSet<u64>,
+    /// Namespaces whose mounts have been looked at.
+    namespaces: HashSet<u64>,
     seen: HashSet<(Device, u64)>,
     bytes: u64,
     left: usize,
@@ -93,6 +104,21 @@ struct Found {
 impl Found {
     fn is_done(&self) -> bool {
         self.left == 0 || Instant::now() >= self.until
+    }
+
+    /// Adds the pod's mounts among those that a process sees.
+    fn add_mounts(&mut self, process: &OwnedFd, pod: &str) {
+        let namespace = statx(process, "ns/mnt", AS_KNOWN, StatxFlags::INO);
+        let is_new = namespace.is_ok_and(|stat| self.namespaces.insert(stat.stx_ino));
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let opened = is_new.then(|| openat(process, "mountinfo", flags, Mode::empty()));
+        let Some(Ok(file)) = opened else { return };
+        let mut list = String::new();
+        // What is cut off, or no text, is the mount of somebody who makes too many.
+        let _ = std::fs::File::from(file)
+            .take(MOUNTS)
+            .read_to_string(&mut list);
+        self.mounts.extend(mounts_of_pod(&list, pod));
     }
 
     fn look(&mut self, process: &OwnedFd, list: &CStr) {
@@ -117,14 +143,10 @@ impl Found {
         let Ok(stat) = statx(dir, name, AS_KNOWN, wanted) else {
             return;
         };
-        let on_root = mount_of(&stat).is_some_and(|mount| self.roots.contains(&mount));
+        let is_pods = mount_of(&stat).is_some_and(|mount| self.mounts.contains(&mount));
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
         let is_file = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile;
-        if is_file
-            && stat.stx_nlink == 0
-            && (on_root || self.disk == Some(device))
-            && self.seen.insert((device, stat.stx_ino))
-        {
+        if is_file && stat.stx_nlink == 0 && is_pods && self.seen.insert((device, stat.stx_ino)) {
             let bytes = stat.stx_blocks.saturating_mul(512);
             self.bytes = self.bytes.saturating_add(bytes);
         }
@@ -157,14 +179,14 @@ mod tests {
         child
     }
 
-    /// What a process holds; `disk` is where the node has its own files.
-    fn held(child: &Child, disk: &Path) -> u64 {
+    /// What a process holds.
+    fn held(child: &Child) -> u64 {
         let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
         let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
         let path = cgroups.lines().next().unwrap().splitn(3, ':').nth(2);
         let until = Instant::now() + Duration::from_secs(30);
-        assert_eq!(deleted_files(&[pid], "/not/ours", disk, until), 0);
-        deleted_files(&[pid], path.unwrap(), disk, until)
+        assert_eq!(deleted_files(&[pid], "/not/ours", "uid", until), 0);
+        deleted_files(&[pid], path.unwrap(), "uid", until)
     }
 
     fn ended(mut child: Child) {
@@ -175,24 +197,34 @@ mod tests {
     #[test]
     fn what_has_no_name_any_more_counts_while_somebody_has_it_open() {
         let dir = tempfile::tempdir_in(".").unwrap();
+        let mount = |path: &Path| {
+            let stat = statx(CWD, path, AS_KNOWN, StatxFlags::MNT_ID);
+            stat.ok().and_then(|stat| mount_of(&stat))
+        };
+        let root = mount(Path::new("/"));
+        if root.is_none() || root != mount(dir.path()) {
+            println!("skipped: this directory is not on the root");
+            return;
+        }
         let child = holder(dir.path());
-        let bytes = held(&child, dir.path());
+        let bytes = held(&child);
         assert!((SIZE..2 * SIZE).contains(&bytes), "{bytes}");
         ended(child);
     }
 
     #[test]
-    fn what_is_on_the_root_counts_wherever_the_nodes_disk_is() {
-        let dir = tempfile::tempdir().unwrap();
-        let mount = |path: &Path| place(CWD, path, StatxFlags::MNT_ID).and_then(|(_, mount)| mount);
-        let root = mount(Path::new("/"));
-        if root.is_none() || root != mount(dir.path()) {
-            println!("skipped: temporary files are not on the root");
-            return;
-        }
-        let child = holder(dir.path());
-        let bytes = held(&child, Path::new("/proc"));
-        assert!((SIZE..2 * SIZE).contains(&bytes), "{bytes}");
-        ended(child);
+    fn mounts_are_told_apart_by_what_they_show() {
+        let list = "\
+36 1 8:1 / / rw - ext4 /dev/a rw
+40 36 8:1 /var/lib/kubelet/pods/u-1/volumes/kubernetes.io~empty-dir/x /x rw - ext4 /dev/a rw
+41 36 8:1 /var/lib/kubelet/pods/u-2/volumes/kubernetes.io~empty-dir/x /y rw - ext4 /dev/a rw
+42 36 8:2 /kubelet/pods/u-1/etc-hosts /etc/hosts rw,relatime - ext4 /dev/b rw
+43 36 8:1 /srv/claims/pvc-1 /data rw - ext4 /dev/a rw
+44 36 0:50 / /dev/shm rw - tmpfs tmpfs rw
+45 36 8:1 /pods /pods/u-1 rw - ext4 /dev/a rw
+nonsense
+46";
+        let found: Vec<u64> = mounts_of_pod(list, "u-1").collect();
+        assert_eq!(found, [40, 42]);
     }
 }
