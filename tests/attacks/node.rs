@@ -43,6 +43,7 @@ async fn files_of_the_node() {
     sub_path_races(&node, &victims).await;
     links_for_logs(&node, &victims).await;
     deep_trees(&node).await;
+    deleted_files(&node, &victims).await;
     sockets_behind_links(&node, &victims).await;
     strange_files_of_plugins(&node, &victims);
     // Ends and starts davit again.
@@ -294,6 +295,33 @@ fn nest(dir: &Path, depth: usize) {
     for _ in 0..depth {
         mkdirat(&at, "d", Mode::S_IRWXU).unwrap();
         at = openat(&at, "d", flags, Mode::empty()).unwrap();
+    }
+}
+
+/// Files that are deleted and go on being written: in what the node keeps for the pod they count, in a directory of the host, as in
+/// a claim, they do not.
+async fn deleted_files(node: &NodeCluster, victims: &Path) {
+    let script = "exec 3>/v/file; rm /v/file; head -c 20000000 /dev/zero >&3; exec sleep 1000";
+    let holder = |volume: &Value| {
+        let mounts = json!([{ "name": "v", "mountPath": "/v" }]);
+        let mut container = container("holds", script, &mounts);
+        container["resources"] = json!({ "limits": { "ephemeral-storage": "4Mi" } });
+        let mut volume = volume.clone();
+        volume["name"] = json!("v");
+        json!({ "volumes": [volume], "containers": [container] })
+    };
+    let of_host = json!({ "hostPath": { "path": victims } });
+    node.create(&pod("database", &holder(&of_host))).await;
+    node.wait_for_phase("database", "Running").await;
+    let own = json!({ "emptyDir": {} });
+    node.create(&pod("hidden", &holder(&own))).await;
+    let evicted = node.wait_for_phase("hidden", "Failed").await;
+    let reason = evicted.status.unwrap().reason;
+    assert_eq!(reason.as_deref(), Some("Evicted"));
+    // It has been looked at as often by now.
+    node.wait_for_phase("database", "Running").await;
+    for name in ["database", "hidden"] {
+        node.delete_now(name).await;
     }
 }
 
