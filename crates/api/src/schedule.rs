@@ -58,6 +58,9 @@ impl Schedule {
         };
         let when = match expanded.strip_prefix("@every ") {
             Some(span) => When::Every(every(span)?),
+            None if expanded.starts_with('@') => {
+                return Err(format!("unrecognized descriptor: {expanded}"));
+            }
             None => When::Fields(Fields::parse(expanded)?),
         };
         Ok(Self { when, zone })
@@ -117,17 +120,12 @@ impl Fields {
             ));
         };
         let restricted = |field: &str| !field.starts_with('*') && !field.starts_with('?');
-        let mut weekday_bits = field(weekdays, 0, 7, &DAYS, 0)?;
-        if weekday_bits & (1 << 7) != 0 {
-            // Sunday is 0 and 7.
-            weekday_bits |= 1;
-        }
         Ok(Self {
             minutes: field(minutes, 0, 59, &[], 0)?,
             hours: field(hours, 0, 23, &[], 0)?,
             days: field(days, 1, 31, &[], 0)?,
             months: field(months, 1, 12, &MONTHS, 1)?,
-            weekdays: weekday_bits,
+            weekdays: field(weekdays, 0, 6, &DAYS, 0)?,
             either_day: restricted(days) && restricted(weekdays),
         })
     }
@@ -205,7 +203,7 @@ fn field(text: &str, least: u32, most: u32, names: &[&str], first: u32) -> Resul
         };
         // what follows a star and a hyphen is not looked at
         let (from, to) = match range.split('-').next().unwrap_or_default() {
-            "*" | "?" => (least, most.min(if names.len() == 7 { 6 } else { most })),
+            "*" | "?" => (least, most),
             _ => match range.split_once('-') {
                 Some((from, to)) => (number(from)?, number(to)?),
                 None if step.is_some() => (number(range)?, most),
@@ -260,7 +258,7 @@ mod tests {
         );
         assert_eq!(after("0 0 31 * *", None, at), "2026-03-31T00:00:00Z");
         assert_eq!(after("0 9 * * MON-FRI", None, at), "2026-02-02T09:00:00Z");
-        assert_eq!(after("0 0 * * 7", None, at), "2026-02-01T00:00:00Z");
+        assert_eq!(after("0 0 * * 0", None, at), "2026-02-01T00:00:00Z");
         // Both days restricted: either is enough.
         assert_eq!(
             after("0 0 13 * FRI", None, "2026-01-31T00:00:00Z"),
@@ -305,7 +303,11 @@ mod tests {
         assert!(fault("60 * * * *").contains("above maximum (59)"));
         assert!(fault("* * 0 * *").contains("below minimum (1)"));
         assert!(fault("a * * * *").contains("failed to parse int"));
-        assert!(Schedule::parse("*-x * * * *", None).is_ok());
+        assert!(Schedule::parse("*-x * * * *-x", None).is_ok());
+        // as in Kubernetes, Sunday is 0 alone
+        assert!(fault("0 0 * * 7").contains("above maximum (6)"));
+        assert_eq!(fault("@often"), "unrecognized descriptor: @often");
+        assert!(fault("@every thing").contains("failed to parse duration"));
         assert!(fault("*/0 * * * *").contains("positive"));
         assert!(Schedule::parse("* * * * *", Some("No/Where")).is_err());
     }

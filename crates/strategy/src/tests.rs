@@ -372,6 +372,16 @@ fn workloads() {
         job["spec"]["template"]["metadata"]["labels"]["job-name"],
         "j"
     );
+    // What a faulty selector would select is not judged; none selects nothing.
+    let mut manual = job.clone();
+    manual["spec"]["manualSelector"] = json!(true);
+    let mismatch = "`selector` does not match template `labels`";
+    let faulty = json!({"matchExpressions": [{"key": "-a", "operator": "Exists"}]});
+    for (selector, told) in [(faulty, false), (json!(null), true)] {
+        manual["spec"]["selector"] = selector;
+        let faults = lines(&rules.validate(&manual));
+        assert_eq!(faults.contains(mismatch), told, "{faults}");
+    }
     let mut changed = job.clone();
     changed["spec"]["template"]["spec"]["containers"][0]["image"] = json!("k");
     text.push(

@@ -32,7 +32,7 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
     for (i, request) in requests.iter().enumerate().take(REQUESTS) {
         let path = at_requests.index(i);
         let name = str_at(request, &["name"]);
-        label_name(name, &path.child("name"), errors);
+        request_name(name, &path.child("name"), errors);
         if !names.insert(name.to_owned()) {
             errors.push(FieldError::duplicate(&path, name));
         }
@@ -43,6 +43,12 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
             &path,
             errors,
         );
+        if exactly && !subs.is_empty() {
+            // which of the two is meant is not known
+            let name_of = |sub| format!("{name}/{}", str_at(sub, &["name"]));
+            names.extend(subs.iter().take(ALTERNATIVES).map(name_of));
+            continue;
+        }
         if exactly {
             device_request(at(request, &["exactly"]), &path.child("exactly"), errors);
         }
@@ -51,7 +57,7 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
         for (k, sub) in subs.iter().enumerate().take(ALTERNATIVES) {
             let path = at_subs.index(k);
             let sub_name = str_at(sub, &["name"]);
-            label_name(sub_name, &path.child("name"), errors);
+            request_name(sub_name, &path.child("name"), errors);
             let full = format!("{name}/{sub_name}");
             if !names.insert(full) {
                 errors.push(FieldError::duplicate(&path.child("name"), sub_name));
@@ -83,6 +89,11 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
         references(config, &names, &path, errors);
         configuration(config, &path, errors);
     }
+}
+
+/// A name that is not there is as bad as a wrong one.
+fn request_name(name: &str, path: &Path, errors: &mut ErrorList) {
+    errors.extend(invalid_each(path, name, names::check_dns1123_label(name)));
 }
 
 /// Names of requests that constraints and configurations are for.

@@ -75,6 +75,19 @@ fn claims() {
         &claim(json!({"requests": [{"name": "r"}]})),
         &format!("{at}: Required value: exactly one of `exactly` or `firstAvailable` is required"),
     );
+    // Of a request that says two things nothing else is judged.
+    let both = claim(json!({"requests": [
+        {"name": "r", "exactly": {"deviceClassName": "c"}, "firstAvailable": [{"name": "A B"}]}]}));
+    let faults = crate::testing::faults("resource.k8s.io", "v1", "ResourceClaim", &both);
+    assert!(
+        faults.contains("but multiple fields are set") && !faults.contains('\n'),
+        "{faults}"
+    );
+    refused(
+        "ResourceClaim",
+        &claim(json!({"requests": [{"exactly": {"deviceClassName": "c"}}]})),
+        &format!("{at}.name: Invalid value: \"\": a lowercase RFC 1123 label must consist"),
+    );
     refused(
         "ResourceClaim",
         &one(json!({"deviceClassName": ""})),

@@ -85,10 +85,7 @@ fn cron_job(obj: &Value, errors: &mut ErrorList) {
     let at_schedule = path.child("schedule");
     if schedule.is_empty() {
         errors.push(FieldError::required(&at_schedule, ""));
-    } else if let Some(fault) =
-        // the last word has what the controller goes by
-        schedule_fault(schedule).or_else(|| Schedule::parse(schedule, None).err())
-    {
+    } else if let Some(fault) = schedule_fault(schedule) {
         errors.push(FieldError::invalid(&at_schedule, schedule, fault));
     }
     choice(
@@ -147,79 +144,10 @@ fn time_zone(obj: &Value, errors: &mut ErrorList) {
     errors.push(FieldError::invalid(&path, zone, fault));
 }
 
-/// What is wrong with a cron schedule: five fields of numbers, lists, ranges and steps, or one of
-/// the names `@daily` and so on.
+/// What is wrong with a cron schedule.
 fn schedule_fault(schedule: &str) -> Option<String> {
-    const NAMED: [&str; 7] = [
-        "@yearly",
-        "@annually",
-        "@monthly",
-        "@weekly",
-        "@daily",
-        "@midnight",
-        "@hourly",
-    ];
     if schedule.contains("TZ=") {
         return Some("cannot use TZ or CRON_TZ in schedule, use timeZone field instead".to_owned());
     }
-    if schedule.starts_with('@') {
-        let every = schedule
-            .strip_prefix("@every ")
-            .is_some_and(|d| !d.trim().is_empty());
-        return (!every && !NAMED.contains(&schedule))
-            .then(|| format!("unrecognized descriptor: {schedule}"));
-    }
-    let fields: Vec<&str> = schedule.split_whitespace().collect();
-    if fields.len() != 5 {
-        let fields = fields.join(" ");
-        let found = schedule.split_whitespace().count();
-        return Some(format!(
-            "expected exactly 5 fields, found {found}: [{fields}]"
-        ));
-    }
-    const BOUNDS: [(u32, u32); 5] = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 6)];
-    const MONTHS: &[&str] = &[
-        "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
-    ];
-    const DAYS: &[&str] = &["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
-    fields
-        .iter()
-        .zip(BOUNDS)
-        .enumerate()
-        .find_map(|(i, (field, (least, most)))| {
-            let named: &[&str] = match i {
-                3 => MONTHS,
-                4 => DAYS,
-                _ => &[],
-            };
-            let number = |text: &str| -> Option<u32> {
-                let name = named.iter().position(|n| *n == text.to_lowercase());
-                name.map(|n| n as u32 + least).or_else(|| text.parse().ok())
-            };
-            field.split(',').find_map(|part| {
-                let (range, step) = part
-                    .split_once('/')
-                    .map_or((part, None), |(r, s)| (r, Some(s)));
-                if step.is_some_and(|s| !s.parse::<u32>().is_ok_and(|s| s > 0)) {
-                    return Some(format!("failed to parse step in field: {part}"));
-                }
-                if matches!(range, "*" | "?") {
-                    return None;
-                }
-                let (low, high) = range.split_once('-').unwrap_or((range, range));
-                match (number(low), number(high)) {
-                    (Some(low), Some(_)) if low < least => Some(format!(
-                        "beginning of range ({low}) below minimum ({least}): {part}"
-                    )),
-                    (Some(_), Some(high)) if high > most => Some(format!(
-                        "end of range ({high}) above maximum ({most}): {part}"
-                    )),
-                    (Some(low), Some(high)) if low > high => Some(format!(
-                        "beginning of range ({low}) beyond end of range ({high}): {part}"
-                    )),
-                    (Some(_), Some(_)) => None,
-                    _ => Some(format!("failed to parse int from {range}")),
-                }
-            })
-        })
+    Schedule::parse(schedule, None).err()
 }

@@ -202,15 +202,20 @@ fn job(obj: &Value, errors: &mut ErrorList) {
     let spec = at(obj, &["spec"]);
     let path = Path::new("spec");
     validate_spec(spec, &path, errors);
-    let selector = at(spec, &["selector"]);
+    let (selector, at_selector) = (at(spec, &["selector"]), path.child("selector"));
+    let before = errors.len();
+    if !selector.is_null() {
+        selectors::label_selector(selector, &at_selector, errors);
+    }
+    // What a faulty one would select nobody knows; none selects nothing.
+    let is_faulty = errors.len() > before;
     if selector.is_null() {
-        errors.push(FieldError::required(&path.child("selector"), ""));
-    } else {
-        selectors::label_selector(selector, &path.child("selector"), errors);
-        let labels = at(spec, &["template", "metadata", "labels"]);
-        if !selectors::matches(selector, labels) {
-            mismatch(labels, &path.child("template"), errors);
-        }
+        errors.push(FieldError::required(&at_selector, ""));
+    }
+    let labels = at(spec, &["template", "metadata", "labels"]);
+    let matches = !selector.is_null() && selectors::matches(selector, labels);
+    if !is_faulty && !matches {
+        mismatch(labels, &path.child("template"), errors);
     }
     let completions = int_at(spec, &["completions"]).filter(|n| *n > 0);
     if let Some(completions) = completions
@@ -252,8 +257,10 @@ fn generated_selector(obj: &Value, errors: &mut ErrorList) {
         }
     }
     let selector = at(obj, &["spec", "selector"]);
-    if !selector.is_null() && !selectors::matches(selector, &generated) {
-        let path = Path::new("spec").child("selector");
+    let path = Path::new("spec").child("selector");
+    let mut faults = ErrorList::new();
+    selectors::label_selector(selector, &path, &mut faults);
+    if !selector.is_null() && faults.is_empty() && !selectors::matches(selector, &generated) {
         let fault = "`selector` not auto-generated";
         errors.push(FieldError::invalid(&path, selector.clone(), fault));
     }
