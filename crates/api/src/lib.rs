@@ -27,6 +27,7 @@ pub mod kinds;
 pub mod labels;
 pub mod meta;
 pub mod names;
+pub mod pod_groups;
 pub mod quantity;
 pub mod quota;
 pub mod references;

@@ -10,6 +10,7 @@ use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use crate::features::{Features, WORKLOAD_CLAIMS};
+use crate::pod_groups::pod_group_of;
 
 /// The API group of [`PodGroup`].
 const SCHEDULING: &str = "scheduling.k8s.io";
@@ -39,9 +40,7 @@ impl From<&Features> for ClaimConsumers {
 impl ClaimConsumers {
     /// The name of the group with which a pod may share claims.
     pub fn group_of(self, pod: &Pod) -> Option<&str> {
-        let group = pod.spec.as_ref()?.scheduling_group.as_ref()?;
-        let name = group.pod_group_name.as_deref();
-        name.filter(|_| self == Self::PodsAndGroups)
+        pod_group_of(pod).filter(|_| self == Self::PodsAndGroups)
     }
 
     /// Whether a claim was made for the pod, or for its group.
@@ -107,6 +106,15 @@ pub fn name_in_group<'a>(group: &'a PodGroup, entry: &str) -> Option<Option<&'a 
     let mut statuses = status.flat_map(|s| &s.resource_claim_statuses).flatten();
     let status = statuses.find(|status| status.name == entry)?;
     Some(status.resource_claim_name.as_deref())
+}
+
+/// The names of the claims that a group lists: those it names, and those that were made for it from templates.
+pub fn claims_of_group(group: &PodGroup) -> impl Iterator<Item = &str> {
+    let entries = group.spec.resource_claims.iter().flatten();
+    entries.filter_map(|entry| {
+        let direct = entry.resource_claim_name.as_deref();
+        direct.or_else(|| name_in_group(group, &entry.name)?)
+    })
 }
 
 /// A pod as the consumer of a claim.
@@ -225,6 +233,10 @@ mod tests {
         assert_eq!(name_in_group(&group, "b"), Some(Some("g-b-x")));
         assert_eq!(name_in_group(&group, "none"), Some(None));
         assert_eq!(name_in_group(&group, "a"), None);
+        assert_eq!(
+            claims_of_group(&group).collect::<Vec<_>>(),
+            ["one", "g-b-x"]
+        );
         assert!(is_pod_group(&group_consumer(&group)) && !is_pod(&group_consumer(&group)));
         assert!(is_pod(&pod_consumer(&pod())) && !is_pod_group(&pod_consumer(&pod())));
     }

@@ -5,6 +5,7 @@ use crate::controller::{Context, Error, Next, Reconcile, Spawner};
 use crate::informers::Informers;
 use crate::volume_protection::settle;
 use async_trait::async_trait;
+use davit_api::pod_groups::pod_group_of;
 use davit_client::{Informer, ObjectKey};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
@@ -35,10 +36,9 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, groups: &Informer<PodGroup>) {
 
 /// The group that a pod names.
 fn group_of(pod: &Pod) -> Option<ObjectKey> {
-    let group = pod.spec.as_ref()?.scheduling_group.as_ref()?;
     Some(ObjectKey {
         namespace: pod.metadata.namespace.clone()?,
-        name: group.pod_group_name.clone()?,
+        name: pod_group_of(pod)?.to_owned(),
     })
 }
 

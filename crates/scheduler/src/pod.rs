@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 
+use davit_api::pod_groups::pod_group_of;
 use davit_volume::pod::claims_of;
 
 use crate::config::DEFAULT_SCHEDULER_NAME;
@@ -209,12 +210,6 @@ impl<T> ByGroup<T> {
     pub fn get(&mut self, pod: &PodInfo, answer: impl FnOnce() -> T) -> &T {
         self.known.entry(pod.group).or_insert_with(answer)
     }
-}
-
-/// The name of the PodGroup that a pod belongs to.
-pub(crate) fn pod_group_of(pod: &Pod) -> Option<&str> {
-    let group = pod.spec.as_ref()?.scheduling_group.as_ref()?;
-    group.pod_group_name.as_deref()
 }
 
 static NO_LABELS: Labels = Labels::new();

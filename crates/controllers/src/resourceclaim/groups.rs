@@ -4,7 +4,8 @@ use super::{Known, MANAGER, SOON, made::ClaimOwner, reason};
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::pod_control::controller_key;
 use async_trait::async_trait;
-use davit_api::resource_claims::name_in_group;
+use davit_api::pod_groups::pod_group_of;
+use davit_api::resource_claims::{claims_of_group, name_in_group};
 use davit_client::{EventRecorder, Informer, ObjectKey, WorkQueue, object_ref};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -52,23 +53,17 @@ fn entries(group: &PodGroup) -> impl Iterator<Item = &PodGroupResourceClaim> {
 
 /// Whether a pod with claims names this group.
 fn is_member(pod: &Pod, group: &PodGroup) -> bool {
-    let named = pod.spec.as_ref().and_then(|s| s.scheduling_group.as_ref());
-    let name = named.and_then(|named| named.pod_group_name.as_ref());
-    name == group.metadata.name.as_ref() && super::entries(pod).next().is_some()
+    pod_group_of(pod) == group.metadata.name.as_deref() && super::entries(pod).next().is_some()
 }
 
 /// The claims that a group lists, as far as they have names.
 fn claims_of(group: &PodGroup) -> Vec<ObjectKey> {
     let namespace = group.metadata.namespace.clone().unwrap_or_default();
-    let named = entries(group).filter_map(|entry| {
-        let direct = entry.resource_claim_name.as_deref();
-        direct.or_else(|| name_in_group(group, &entry.name)?)
-    });
     let key = |name: &str| ObjectKey {
         namespace: namespace.clone(),
         name: name.to_owned(),
     };
-    named.map(key).collect()
+    claims_of_group(group).map(key).collect()
 }
 
 /// Makes the claims of groups.

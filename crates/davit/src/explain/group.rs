@@ -1,14 +1,10 @@
 //! What a pod without a node waits for in its group.
 
 use anyhow::{Context, Result};
+use davit_api::pod_groups::pod_group_of;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use kube::api::ListParams;
-
-fn group_of(pod: &Pod) -> Option<&str> {
-    let group = pod.spec.as_ref()?.scheduling_group.as_ref()?;
-    group.pod_group_name.as_deref()
-}
 
 fn has_node(pod: &Pod) -> bool {
     let node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref());
@@ -22,7 +18,7 @@ fn has_ended(pod: &Pod) -> bool {
 
 /// One sentence for each thing to know; none for pods that have a node or belong to no group.
 pub(super) async fn of_pod(client: &kube::Client, pod: &Pod) -> Result<Vec<String>> {
-    let Some(name) = group_of(pod).filter(|_| !has_node(pod)) else {
+    let Some(name) = pod_group_of(pod).filter(|_| !has_node(pod)) else {
         return Ok(Vec::new());
     };
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
@@ -41,7 +37,7 @@ fn sentences(name: &str, group: Option<&PodGroup>, pods: &[Pod]) -> Vec<String> 
             "it waits for PodGroup {name}, which does not exist (or PodGroups are not served)"
         )];
     };
-    let of_group = |pod: &&Pod| group_of(pod) == Some(name) && !has_ended(pod);
+    let of_group = |pod: &&Pod| pod_group_of(pod) == Some(name) && !has_ended(pod);
     let pods: Vec<&Pod> = pods.iter().filter(of_group).collect();
     let (all, placed) = (pods.len(), pods.iter().filter(|pod| has_node(pod)).count());
     let mut out = Vec::new();

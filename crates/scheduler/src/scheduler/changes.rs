@@ -5,6 +5,7 @@ use std::sync::Arc;
 use davit_api::classic::{
     PodScheduling, ResourceClaim as ClassicClaim, ResourceClass as ClassicClass,
 };
+use davit_api::pod_groups::pod_group_of;
 use davit_client::{Change, FeedEvent};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
@@ -15,7 +16,7 @@ use super::engine::{Engine, now};
 use crate::classic;
 use crate::devices::Watched;
 use crate::framework::{Action, ClusterEvent, EventObject, EventResource, node_action, pod_action};
-use crate::pod::{PodInfo, pod_group_of};
+use crate::pod::PodInfo;
 
 const NODES: usize = 0;
 const PODS: usize = 1;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use davit_api::classic;
-use davit_api::resource_claims::{group_consumer, is_of_group, name_in_group, pod_consumer};
+use davit_api::resource_claims::{claims_of_group, group_consumer, is_of_group, pod_consumer};
 use k8s_openapi::api::core::v1::PodResourceClaim;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference};
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
@@ -169,12 +169,7 @@ pub(super) fn consumers(
 /// The allocated claims that a group lists and that are reserved for it.
 pub(super) fn reserved_for_group(devices: &Devices, group: &PodGroup) -> Vec<Arc<ResourceClaim>> {
     let namespace = group.metadata.namespace.as_deref().unwrap_or_default();
-    let entries = group.spec.resource_claims.iter().flatten();
-    let names = entries.filter_map(|entry| {
-        let direct = entry.resource_claim_name.as_deref();
-        direct.or_else(|| name_in_group(group, &entry.name)?)
-    });
-    let claims = names.filter_map(|name| devices.claim(namespace, name));
+    let claims = claims_of_group(group).filter_map(|name| devices.claim(namespace, name));
     let group = group.metadata.uid.as_deref();
     let own = claims.filter(|claim| {
         let mut users = reserved_for(claim);
