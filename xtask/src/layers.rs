@@ -54,6 +54,9 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-oci",
             "davit-podimages",
             "davit-cadvisor",
+            "davit-reconcile",
+            "davit-devicecontrollers",
+            "davit-volumecontrollers",
         ],
     ),
     (

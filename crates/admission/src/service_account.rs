@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use davit_api::names::GENERATED_ALPHABET;
 use davit_api::status::Status;
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
@@ -15,7 +16,6 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Tokens of pods are renewed by the node; the odd seven seconds mark them as injected.
 const TOKEN_SECONDS: i64 = 3607;
 const VOLUME_PREFIX: &str = "kube-api-access-";
-const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 /// A new namespace gets its default account a moment after it is made.
 const DEFAULT_ATTEMPTS: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(100);
@@ -208,7 +208,7 @@ fn volume_name(held: &[Value]) -> String {
     let mut rng = rand::rng();
     loop {
         let suffix: String = (0..5)
-            .map(|_| char::from(*ALPHABET.choose(&mut rng).unwrap_or(&b'x')))
+            .map(|_| char::from(*GENERATED_ALPHABET.choose(&mut rng).unwrap_or(&b'x')))
             .collect();
         let name = format!("{VOLUME_PREFIX}{suffix}");
         if !held.iter().any(|volume| volume["name"] == name.as_str()) {

@@ -16,6 +16,10 @@ pub const LABEL_MAX: usize = 63;
 /// Greatest length of a DNS-1123 subdomain, in bytes.
 pub const SUBDOMAIN_MAX: usize = 253;
 
+/// What generated parts of names are written with: without vowels and what looks like one, they spell nothing
+/// (`k8s.io/apimachinery/pkg/util/rand`).
+pub const GENERATED_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+
 const DNS1123_LABEL_FMT: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const DNS1123_LABEL_MSG: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character";
 const DNS1123_SUBDOMAIN_FMT: &str =
@@ -54,6 +58,18 @@ pub fn too_many_characters(max: usize) -> String {
 /// `must be between LO and HI, inclusive`.
 pub fn range_text(lo: i64, hi: i64) -> String {
     format!("must be between {lo} and {hi}, inclusive")
+}
+
+/// A hash (FNV-1a, 32 bits) in [`GENERATED_ALPHABET`], at most ten letters: for names that follow from what they stand for.
+pub fn short_hash(of: impl IntoIterator<Item = u8>) -> String {
+    let mut hash: u32 = 0x811c_9dc5;
+    for byte in of {
+        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    }
+    let digits = hash.to_string().into_bytes().into_iter();
+    digits
+        .map(|digit| char::from(GENERATED_ALPHABET[usize::from(digit - b'0')]))
+        .collect()
 }
 
 /// The text for an empty value.

@@ -4,12 +4,12 @@
 //! A machine that knows a token can so tell that the cluster it found is the right one before it trusts it. Specified
 //! in <https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens/#configmap-signing>.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use async_trait::async_trait;
 use davit_client::bootstrap_token::{
     BootstrapToken, SECRET_NAMESPACE, SECRET_TYPE, SIGNATURE_PREFIX,
 };
 use davit_client::{Informer, ObjectKey};
+use davit_reconcile::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, PostParams};

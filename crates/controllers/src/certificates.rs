@@ -3,10 +3,10 @@
 //! The built-in signers and what they require of a request:
 //! <https://kubernetes.io/docs/reference/access-authn-authz/certificate-signing-requests/#kubernetes-signers>.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use async_trait::async_trait;
 use davit_certificates::request::{self, Request};
 use davit_client::{Informer, ObjectKey};
+use davit_reconcile::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,

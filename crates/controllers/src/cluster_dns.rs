@@ -3,11 +3,12 @@
 //!
 //! Who brings DNS of his own puts his Service in the place of this one: as soon as it selects pods, davit's slice goes.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none, gone_is_none};
-use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
 use davit_netplan::{Family, range_of};
+use davit_reconcile::{
+    Context, Error, Informers, Next, Reconcile, Spawner, exists_is_none, gone_is_none,
+};
 use k8s_openapi::api::core::v1::{Endpoints, Node, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

@@ -1,9 +1,9 @@
 //! ClusterRoles with an aggregation rule hold the rules of the ClusterRoles it selects.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
 use async_trait::async_trait;
 use davit_api::labels::Selector;
 use davit_client::{Informer, ObjectKey, path_segment};
+use davit_reconcile::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher;

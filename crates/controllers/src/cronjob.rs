@@ -1,15 +1,14 @@
 //! Makes Jobs on a schedule.
 //! <https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/>
 
-use crate::controller::{
-    Context, Error, Next, Reconcile, Spawner, cause_of, exists_is_none, gone_is_none,
-};
-use crate::informers::Informers;
 use crate::job::outcome;
-use crate::pod_control::{controller_key, controller_of};
 use async_trait::async_trait;
 use davit_api::schedule::Schedule;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
+use davit_reconcile::owners::{controller_key, controller_of};
+use davit_reconcile::{
+    Context, Error, Informers, Next, Reconcile, Spawner, cause_of, exists_is_none, gone_is_none,
+};
 use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};

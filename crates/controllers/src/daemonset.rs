@@ -2,12 +2,14 @@
 
 mod plan;
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, cause_of, gone_is_none};
-use crate::informers::Informers;
-use crate::pod_control::{Owner, is_active, owners_of, until_available};
+use crate::pod_control::{Owner, owners_of, until_available};
 use crate::revisions::{HASH, History};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
+use davit_reconcile::pods::is_active;
+use davit_reconcile::{
+    Context, Error, Informers, Next, Reconcile, Spawner, cause_of, gone_is_none,
+};
 use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetStatus};
 use k8s_openapi::api::core::v1::{
     Node, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec,

@@ -4,16 +4,16 @@ mod replica_sets;
 mod rollout;
 mod status;
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
-use crate::informers::Informers;
-use crate::pod_control::{Owner, controller_of, owners_of};
+use crate::pod_control::{Owner, owners_of};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
+use davit_reconcile::owners::controller_of;
+use davit_reconcile::{Context, Error, Informers, Next, Reconcile, Spawner, gone_is_none};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use replica_sets::Sets;
-pub(crate) use replica_sets::{short_hash, template_hash};
+pub(crate) use replica_sets::template_hash;
 use std::time::Duration;
 
 struct Deployments {

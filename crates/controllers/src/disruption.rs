@@ -1,12 +1,13 @@
 //! Keeps the status of PodDisruptionBudgets, by which evictions are allowed or refused.
 //! <https://kubernetes.io/docs/concepts/workloads/pods/disruptions/>
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
-use crate::informers::Informers;
-use crate::pod_control::{controller_of, is_terminal, ready_since};
+use crate::pod_control::ready_since;
 use async_trait::async_trait;
 use davit_client::scale::{ScaleTarget, Scales};
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
+use davit_reconcile::owners::controller_of;
+use davit_reconcile::pods::is_terminal;
+use davit_reconcile::{Context, Error, Informers, Next, Reconcile, Spawner, gone_is_none};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};

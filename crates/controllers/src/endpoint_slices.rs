@@ -3,12 +3,11 @@
 mod desired;
 pub(crate) mod mirroring;
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::endpoints::pods::{self, TRIGGER_TIME, TriggerTimes};
-use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
 use davit_netplan::{SlicePlacement, place_endpoints, same_ports};
+use davit_reconcile::{Context, Error, Informers, Next, Reconcile, Spawner, gone_is_none};
 use desired::{Group, MANAGED_BY, MANAGER, SERVICE_NAME};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};

@@ -2,11 +2,12 @@
 
 pub(crate) mod pods;
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none, gone_is_none};
-use crate::informers::Informers;
 use crate::pod_control::ready_since;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
+use davit_reconcile::{
+    Context, Error, Informers, Next, Reconcile, Spawner, exists_is_none, gone_is_none,
+};
 use k8s_openapi::api::core::v1::{
     EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service,
 };

@@ -7,9 +7,9 @@
 mod graph;
 mod resources;
 
-use crate::controller::{Context, Error, Spawner, attempt, gone_is_none};
 use davit_client::slow_kinds::SlowKinds;
 use davit_client::{WorkQueue, path_segment};
+use davit_reconcile::{Context, Error, Spawner, attempt, gone_is_none};
 use graph::{Graph, Identity};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{

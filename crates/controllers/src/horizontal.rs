@@ -8,13 +8,12 @@ mod metrics;
 mod proposals;
 mod selectors;
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
-use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_api::labels::Selector;
 use davit_autoscaling::{ScalingHistory, least};
 use davit_client::scale::{ScaleError, ScaleTarget, Scales};
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
+use davit_reconcile::{Context, Error, Informers, Next, Reconcile, Spawner, gone_is_none};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus,

@@ -8,11 +8,13 @@
 mod backoff;
 mod plan;
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, cause_of, gone_is_none};
-use crate::informers::Informers;
-use crate::pod_control::{Owner, controller_of, owners_of};
+use crate::pod_control::{Owner, owners_of};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
+use davit_reconcile::owners::controller_of;
+use davit_reconcile::{
+    Context, Error, Informers, Next, Reconcile, Spawner, cause_of, gone_is_none,
+};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 use k8s_openapi::jiff::Timestamp;

@@ -2,7 +2,8 @@
 //!
 //! A controller observes through informers, is handed one key at a time by a work queue, reads the latest state, plans
 //! what is missing and applies it; it is level-triggered and idempotent. All of them run against any Kubernetes API
-//! server. What each does is documented upstream under the name of its file.
+//! server. What each does is documented upstream under the name of its file. Those of devices and of volumes have crates of
+//! their own, and are started here.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -12,34 +13,26 @@
     )
 )]
 
-mod attach_detach;
 mod bootstrap_tokens;
 mod certificates;
 mod cluster_dns;
 mod clusterrole_aggregation;
-mod controller;
 mod cronjob;
 mod daemonset;
 mod deployment;
-mod device_taint_eviction;
 mod disruption;
 mod endpoint_slices;
 mod endpoints;
-mod ephemeral_volume;
 mod garbage_collector;
 mod horizontal;
-mod informers;
 mod job;
 mod load_balancer;
-mod local_volumes;
 mod namespace;
 mod node_fit;
 mod node_ipam;
 mod node_lifecycle;
 mod node_routes;
 mod node_ttl;
-mod notices;
-mod persistent_volume;
 mod pod_control;
 mod pod_gc;
 mod pod_group_protection;
@@ -48,8 +41,6 @@ mod replicas;
 mod replicaset;
 mod replication_controller;
 mod resource_quota;
-mod resourceclaim;
-mod resourcepool_status;
 mod revisions;
 mod root_ca;
 #[cfg(test)]
@@ -60,17 +51,13 @@ mod statefulset;
 mod token_secrets;
 mod trust_bundle;
 mod unserved;
-mod volume_expand;
-mod volume_protection;
 
-use controller::{COMPONENT, Spawner};
 use davit_api::features::{Features, GENERIC_WORKLOAD, WORKLOAD_CLAIMS};
-use davit_api::resource_claims::ClaimConsumers;
 use davit_flexvolume::{DEFAULT_PLUGIN_DIR, FlexDrivers};
+use davit_reconcile::{COMPONENT, Informers, Spawner};
 use davit_task::{TaskEnded, Tasks};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use informers::Informers;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -79,7 +66,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 pub use certificates::{Authority, AuthorityError};
-pub use controller::Error;
+pub use davit_reconcile::Error;
 pub use load_balancer::LoadBalancing;
 pub use node_ipam::{ClusterRange, NodeRanges};
 pub use token_secrets::TokenSigner;
@@ -211,32 +198,20 @@ impl Controllers {
         replication_controller::spawn(&mut spawner);
         disruption::spawn(&mut spawner);
         horizontal::spawn(&mut spawner);
-        persistent_volume::spawn(&mut spawner);
-        local_volumes::spawn(&mut spawner, self.options.default_storage_class);
-        ephemeral_volume::spawn(&mut spawner);
-        volume_expand::spawn(&mut spawner);
-        volume_protection::spawn(&mut spawner);
         let flex_drivers = self.options.flex_volume_plugin_dir;
         let flex_drivers = flex_drivers.unwrap_or_else(|| DEFAULT_PLUGIN_DIR.into());
-        attach_detach::spawn(&mut spawner, FlexDrivers::new(flex_drivers));
+        davit_volumecontrollers::spawn(
+            &mut spawner,
+            self.options.default_storage_class,
+            FlexDrivers::new(flex_drivers),
+        );
         service_cidrs::spawn(&mut spawner);
         endpoints::spawn(&mut spawner);
         endpoint_slices::spawn(&mut spawner);
         load_balancer::spawn(&mut spawner, self.options.load_balancing);
         unserved::spawn(&mut spawner);
-        let claims = resourceclaim::spawn(&mut spawner, groups);
+        let claims = davit_devicecontrollers::spawn(&mut spawner, groups);
         resource_quota::spawn(&mut spawner, &claims);
-        let slices = resourceclaim::watch_slices(&mut spawner);
-        let rules = spawner.informer();
-        let consumers = ClaimConsumers::from(&self.options.features);
-        device_taint_eviction::spawn(
-            &mut spawner,
-            claims.clone(),
-            slices.clone(),
-            rules.clone(),
-            consumers,
-        );
-        resourcepool_status::spawn(&mut spawner, claims, slices, rules);
         if !self.options.dns_addresses.is_empty() {
             cluster_dns::spawn(&mut spawner, self.options.dns_addresses);
         }

@@ -7,15 +7,15 @@
 
 mod announced;
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
-use crate::informers::Informers;
-use crate::notices::{Notices, Tone};
 use async_trait::async_trait;
 use davit_client::ObjectKey;
 use davit_netplan::{
     BalanceVerdict, Balanced, BalancerAddress, BalancerAddresses, BalancerPool, PROXIES_SERVICES,
     addresses_of, balance, balance_from, balanced_at, balancer_addresses_of, external_addresses_of,
     host_ports, is_balanced_by, keeps_to_nodes, nodes_with_endpoints, wants_balancer,
+};
+use davit_reconcile::{
+    Context, Error, Informers, Next, Notices, Reconcile, Spawner, Tone, cluster_key, gone_is_none,
 };
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;

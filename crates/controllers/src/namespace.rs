@@ -2,10 +2,9 @@
 
 mod emptying;
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
-use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
+use davit_reconcile::{Context, Error, Informers, Next, Reconcile, Spawner, gone_is_none};
 use emptying::{Remains, empty};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::PostParams;

@@ -2,11 +2,10 @@
 //!
 //! A node's range is its object's: taken when it is created, free when it is deleted. Nothing else is kept.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
-use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
 use davit_netplan::{Network, ranges_of};
+use davit_reconcile::{Context, Error, Informers, Next, Reconcile, Spawner, gone_is_none};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;

@@ -2,13 +2,14 @@
 //!
 //! The clock that counts is our own, from when a heartbeat was last seen to change: clocks of nodes are not trusted.
 
-use crate::attach_detach::is_ready;
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
-use crate::informers::{Informers, LEASE_NAMESPACE};
-use crate::pod_control::{disrupt, node_of};
 use async_trait::async_trait;
 use davit_api::taint::tolerates;
 use davit_client::{EventRecorder, ObjectKey};
+use davit_reconcile::nodes::is_ready;
+use davit_reconcile::pods::{disrupt, node_of};
+use davit_reconcile::{
+    Context, Error, Informers, LEASE_NAMESPACE, Next, Reconcile, Spawner, cluster_key, gone_is_none,
+};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference, Pod, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

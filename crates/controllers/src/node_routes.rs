@@ -3,11 +3,12 @@
 //!
 //! Nodes need no more to make routes to one another, and may not read one another's Node objects.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none, gone_is_none};
-use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
 use davit_netplan::{Family, addresses_of, leads_elsewhere, range_of};
+use davit_reconcile::{
+    Context, Error, Informers, Next, Reconcile, Spawner, exists_is_none, gone_is_none,
+};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, PostParams};
@@ -61,9 +62,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
                 slice.metadata.namespace.as_deref() == Some(NAMESPACE)
                     && labels.get(MANAGED_BY).is_some_and(|by| by == MANAGER)
             });
-            node.map(crate::controller::cluster_key)
-                .into_iter()
-                .collect()
+            node.map(davit_reconcile::cluster_key).into_iter().collect()
         },
     );
 }

@@ -1,10 +1,9 @@
 //! How long nodes may keep Secrets and ConfigMaps without asking for them again: the annotation
 //! `node.alpha.kubernetes.io/ttl`, in seconds, longer in large clusters.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
-use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
+use davit_reconcile::{Context, Error, Informers, Next, Reconcile, Spawner, gone_is_none};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;

@@ -1,13 +1,12 @@
 //! What the workload controllers share about the pods they own.
 
-use crate::controller::{Context, Error, gone_is_none};
-use crate::informers::Informers;
 use davit_client::{Informer, ObjectKey};
+use davit_reconcile::owners::{controller_key, controller_of};
+use davit_reconcile::pods::{is_active, node_of, phase};
+use davit_reconcile::{Context, Error, Informers, gone_is_none};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
-    LabelSelector, ObjectMeta, OwnerReference, Time,
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{Selector, SelectorExt};
@@ -264,60 +263,6 @@ impl Owner {
     }
 }
 
-/// A patch of a pod's status: it ends for the sake of others (condition `DisruptionTarget`, KEP-3329).
-pub(crate) fn disruption(pod: &Pod, reason: &str, message: &str) -> serde_json::Value {
-    let now = Time(Timestamp::now());
-    serde_json::json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [{
-        "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
-        "lastTransitionTime": now,
-    }]}})
-}
-
-/// Ends a pod for the sake of others: says so, and deletes it.
-pub(crate) async fn disrupt(
-    client: &kube::Client,
-    pod: &Pod,
-    reason: &str,
-    message: &str,
-) -> Result<(), kube::Error> {
-    let (namespace, name) = (
-        pod.metadata.namespace.as_deref().unwrap_or_default(),
-        pod.metadata.name.as_deref().unwrap_or_default(),
-    );
-    let api: kube::Api<Pod> = kube::Api::namespaced(client.clone(), namespace);
-    let patch = Patch::Strategic(disruption(pod, reason, message));
-    let params = PatchParams::default();
-    let marked = gone_is_none(api.patch_status(name, &params, &patch).await)?;
-    if marked.is_none() {
-        return Ok(());
-    }
-    let params = DeleteParams {
-        preconditions: Some(kube::api::Preconditions {
-            uid: pod.metadata.uid.clone(),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    };
-    gone_is_none(api.delete(name, &params).await).map(drop)
-}
-
-/// The owner reference with `controller: true`.
-pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
-    meta.owner_references
-        .as_ref()?
-        .iter()
-        .find(|r| r.controller == Some(true))
-}
-
-/// The queue key of the controller of `kind` that an object belongs to.
-pub(crate) fn controller_key(meta: &ObjectMeta, kind: &str) -> Option<ObjectKey> {
-    let owner = controller_of(meta).filter(|r| r.kind == kind)?;
-    Some(ObjectKey {
-        namespace: meta.namespace.clone().unwrap_or_default(),
-        name: owner.name.clone(),
-    })
-}
-
 /// The owners of a kind that an object concerns: the one that controls it or, if it has no owner, those that might adopt
 /// it.
 pub(crate) fn owners_of<K>(
@@ -347,35 +292,6 @@ where
         .filter(|owner| could_adopt(owner))
         .map(|owner| ObjectKey::of(&**owner))
         .collect()
-}
-
-/// The node that the pod is bound to.
-pub(crate) fn node_of(pod: &Pod) -> Option<&str> {
-    let node = pod.spec.as_ref()?.node_name.as_deref();
-    node.filter(|name| !name.is_empty())
-}
-
-/// Neither ended nor being deleted.
-pub(crate) fn is_active(pod: &Pod) -> bool {
-    pod.metadata.deletion_timestamp.is_none() && !is_terminal(pod)
-}
-
-/// Being deleted, and not ended yet.
-pub(crate) fn is_terminating(pod: &Pod) -> bool {
-    pod.metadata.deletion_timestamp.is_some() && !is_terminal(pod)
-}
-
-/// Ended for good.
-pub(crate) fn is_terminal(pod: &Pod) -> bool {
-    matches!(phase(pod), "Succeeded" | "Failed")
-}
-
-/// `status.phase`, empty before the pod has one.
-pub(crate) fn phase(pod: &Pod) -> &str {
-    pod.status
-        .as_ref()
-        .and_then(|s| s.phase.as_deref())
-        .unwrap_or_default()
 }
 
 /// When the pod became ready, if it is.

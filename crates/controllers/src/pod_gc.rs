@@ -1,9 +1,8 @@
 //! Pods whose node is gone or declared off, and terminated pods beyond a threshold, are deleted.
 
-use crate::attach_detach::{is_out_of_service, is_ready};
-use crate::controller::Spawner;
-use crate::informers::Informers;
-use crate::pod_control::{disruption, is_terminal, node_of};
+use davit_reconcile::nodes::{is_out_of_service, is_ready};
+use davit_reconcile::pods::{disruption, is_terminal, node_of};
+use davit_reconcile::{Informers, Spawner};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use std::collections::{HashMap, HashSet};

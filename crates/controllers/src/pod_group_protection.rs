@@ -1,12 +1,11 @@
 //! Keeps groups of pods from going away under their pods: a group that is deleted stays until no pod that has not ended
 //! names it. The API server puts the finalizer on.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner};
-use crate::informers::Informers;
-use crate::volume_protection::settle;
 use async_trait::async_trait;
 use davit_api::pod_groups::pod_group_of;
 use davit_client::{Informer, ObjectKey};
+use davit_reconcile::finalizers::settle;
+use davit_reconcile::{Context, Error, Informers, Next, Reconcile, Spawner};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use kube::api::ListParams;

@@ -1,9 +1,9 @@
 //! The status of ValidatingAdmissionPolicies: what their expressions get wrong about the kinds they are for.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use async_trait::async_trait;
 use davit_cel::policy::{CustomKind, names_custom_groups, type_check};
 use davit_client::{Informer, ObjectKey};
+use davit_reconcile::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, Patch, PatchParams};

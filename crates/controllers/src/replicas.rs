@@ -1,8 +1,8 @@
 //! Creating and deleting pods until there are as many as asked for: what ReplicaSets and ReplicationControllers share.
 
-use crate::controller::{Error, cause_of};
 use crate::pod_control::{Owner, sort_for_deletion};
 use davit_client::EventRecorder;
+use davit_reconcile::{Error, cause_of};
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodTemplateSpec};
 use std::sync::Arc;
 

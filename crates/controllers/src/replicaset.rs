@@ -1,13 +1,13 @@
 //! Keeps as many pods of a template alive as a ReplicaSet asks for.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, cause_of, gone_is_none};
-use crate::informers::Informers;
-use crate::pod_control::{
-    Owner, is_active, is_terminating, owners_of, ready_since, until_available,
-};
+use crate::pod_control::{Owner, owners_of, ready_since, until_available};
 use crate::replicas::Replicas;
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
+use davit_reconcile::pods::{is_active, is_terminating};
+use davit_reconcile::{
+    Context, Error, Informers, Next, Reconcile, Spawner, cause_of, gone_is_none,
+};
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

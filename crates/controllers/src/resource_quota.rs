@@ -4,13 +4,13 @@
 //! what was charged for writes that failed. So that an object which was admitted a moment ago and is not stored yet
 //! is not counted as gone, a lower figure is written only when the quota has rested for a while.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
-use crate::pod_control::is_terminal;
 use async_trait::async_trait;
 use davit_api::amounts::{Amounts, of_map};
 use davit_api::quota::{self, Extended};
 use davit_client::served_kinds::ServedKinds;
 use davit_client::{Informer, ObjectKey};
+use davit_reconcile::pods::is_terminal;
+use davit_reconcile::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{DynamicObject, ListParams, PostParams};

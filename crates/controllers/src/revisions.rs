@@ -1,7 +1,7 @@
 //! The history of a pod template as ControllerRevisions, which `kubectl rollout history` and `undo` read.
 
-use crate::controller::{Context, Error, exists_is_none, gone_is_none};
 use crate::pod_control::Owner;
+use davit_reconcile::{Context, Error, exists_is_none, gone_is_none};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

@@ -1,10 +1,12 @@
 //! Every active namespace has the ConfigMap `kube-root-ca.crt` with the CA that API server certificates are signed by.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, exists_is_none};
-use crate::informers::{Informers, ROOT_CA_MAP as NAME};
 use crate::service_account::is_active;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
+use davit_reconcile::{
+    Context, Error, Informers, Next, ROOT_CA_MAP as NAME, Reconcile, Spawner, cluster_key,
+    exists_is_none,
+};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::PostParams;
 use std::collections::BTreeMap;

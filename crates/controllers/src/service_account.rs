@@ -1,9 +1,10 @@
 //! Every active namespace has the service account `default`.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, exists_is_none};
-use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
+use davit_reconcile::{
+    Context, Error, Informers, Next, Reconcile, Spawner, cluster_key, exists_is_none,
+};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::PostParams;
 

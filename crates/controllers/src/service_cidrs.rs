@@ -3,10 +3,10 @@
 
 mod repair;
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use async_trait::async_trait;
 use davit_client::{Informer, ObjectKey};
 use davit_netplan::Network;
+use davit_reconcile::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;

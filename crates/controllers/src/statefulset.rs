@@ -4,12 +4,14 @@
 mod claims;
 mod plan;
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, cause_of, gone_is_none};
-use crate::informers::Informers;
-use crate::pod_control::{Owner, is_active, owners_of, ready_since, until_available};
+use crate::pod_control::{Owner, owners_of, ready_since, until_available};
 use crate::revisions::{HASH, History};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
+use davit_reconcile::pods::is_active;
+use davit_reconcile::{
+    Context, Error, Informers, Next, Reconcile, Spawner, cause_of, gone_is_none,
+};
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::jiff::Timestamp;

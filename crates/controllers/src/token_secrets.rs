@@ -7,10 +7,9 @@
 mod cleaner;
 mod signer;
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
-use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::{Informer, ObjectKey};
+use davit_reconcile::{Context, Error, Informers, Next, Reconcile, Spawner, gone_is_none};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use kube::api::{DeleteParams, PostParams, Preconditions};

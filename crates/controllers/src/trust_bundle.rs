@@ -1,11 +1,11 @@
 //! The ClusterTrustBundle with which pods can verify the API server, named after its content
 //! ([KEP-3257](https://kep.k8s.io/3257)). Those of former certificates of the authority are removed.
 
-use crate::controller::{
-    COMPONENT, Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none,
-};
 use async_trait::async_trait;
 use davit_client::{Informer, ObjectKey};
+use davit_reconcile::{
+    COMPONENT, Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none,
+};
 use davit_task::Tasks;
 use k8s_openapi::api::certificates::v1beta1::{ClusterTrustBundle, ClusterTrustBundleSpec};
 use kube::api::{DeleteParams, PostParams};

@@ -4,12 +4,10 @@
 //! Nodes say by annotations what they do ([`PROXIES_SERVICES`], [`ENFORCES_POLICIES`]); of agents other than davit's nothing is
 //! known, and nothing is said.
 
-use crate::controller::{Error, Next, Reconcile, Spawner};
-use crate::informers::Informers;
-use crate::notices::{Notices, Tone};
 use async_trait::async_trait;
 use davit_client::{Informer, Object, ObjectKey};
 use davit_netplan::{ENFORCES_POLICIES, PROXIES_SERVICES};
+use davit_reconcile::{Error, Informers, Next, Notices, Reconcile, Spawner, Tone};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::jiff::Timestamp;

@@ -1,6 +1,7 @@
 //! Creating an object.
 
 use davit_admission::{Operation, device_access};
+use davit_api::names::GENERATED_ALPHABET;
 use davit_api::status::Status;
 use davit_registry::storage::{StorageError, Stored};
 use davit_registry::{errors, object};
@@ -16,7 +17,6 @@ use crate::ownership::BeforeAdmission;
 const GENERATE_ATTEMPTS: u32 = 8;
 const SUFFIX: usize = 5;
 const MAX_BASE: usize = 58;
-const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 impl Writer<'_> {
     /// Creates `new`, which is decoded, defaulted and in the storage version.
@@ -228,6 +228,8 @@ pub(crate) fn generate_name(base: &str) -> String {
         .nth(MAX_BASE)
         .map_or(base.len(), |(at, _)| at);
     let mut name = base[..end].to_owned();
-    name.extend((0..SUFFIX).map(|_| char::from(*ALPHABET.choose(&mut rng).unwrap_or(&b'x'))));
+    name.extend(
+        (0..SUFFIX).map(|_| char::from(*GENERATED_ALPHABET.choose(&mut rng).unwrap_or(&b'x'))),
+    );
     name
 }

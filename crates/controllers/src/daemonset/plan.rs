@@ -2,9 +2,10 @@
 
 use super::tolerations;
 use crate::node_fit::selects;
-use crate::pod_control::{is_active, is_terminal, ready_since, until_available};
+use crate::pod_control::{ready_since, until_available};
 use crate::revisions::HASH;
 use davit_api::taint::untolerated;
+use davit_reconcile::pods::{is_active, is_terminal};
 use k8s_openapi::api::apps::v1::DaemonSetSpec;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

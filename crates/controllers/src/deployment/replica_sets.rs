@@ -1,6 +1,7 @@
 //! The ReplicaSets of a Deployment: the one of its template, and those of templates before.
 
 use crate::pod_control::Owner;
+use davit_api::names::short_hash;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -156,19 +157,6 @@ pub(super) fn new_set(deployment: &Deployment, owner: &Owner, sets: &Sets) -> Re
 pub(crate) fn template_hash(template: &PodTemplateSpec, collisions: i32) -> String {
     let text = serde_json::to_string(template).unwrap_or_default();
     short_hash(text.bytes().chain(collisions.to_le_bytes()))
-}
-
-/// A hash (FNV-1a, 32 bits) in the alphabet that generated names use.
-pub(crate) fn short_hash(of: impl IntoIterator<Item = u8>) -> String {
-    const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-    let mut hash: u32 = 0x811c_9dc5;
-    for byte in of {
-        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    }
-    hash.to_string()
-        .bytes()
-        .map(|b| char::from(ALPHABET[usize::from(b - b'0')]))
-        .collect()
 }
 
 #[cfg(test)]

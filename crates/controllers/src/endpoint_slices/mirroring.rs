@@ -3,11 +3,10 @@
 
 use super::desired::{Group, MANAGED_BY, SERVICE_NAME, address_type};
 use super::{Family, service_key};
-use crate::controller::{Error, Next, Reconcile, Spawner};
 use crate::endpoints::pods::TRIGGER_TIME;
-use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
+use davit_reconcile::{Error, Informers, Next, Reconcile, Spawner};
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointSubset, Endpoints, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use kube::Resource;

@@ -1,8 +1,10 @@
 //! What makes a pod an endpoint of a service: pure rules shared by Endpoints and EndpointSlices.
 
-use crate::pod_control::{is_terminal, ready_since};
+use crate::pod_control::ready_since;
+
 use davit_api::names::check_non_special_ip;
 use davit_client::{Informer, ObjectKey};
+use davit_reconcile::pods::is_terminal;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service, ServicePort};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;

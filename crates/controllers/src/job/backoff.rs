@@ -1,6 +1,6 @@
 //! How long a job waits before it replaces pods that failed.
 
-use crate::pod_control::phase;
+use davit_reconcile::pods::phase;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use std::sync::Arc;

@@ -3,7 +3,8 @@
 mod view;
 
 use super::is_tracked;
-use crate::pod_control::{is_active, is_terminal, ready_since};
+use crate::pod_control::ready_since;
+use davit_reconcile::pods::{is_active, is_terminal};
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -2,8 +2,8 @@
 //! the node's name. Nodes see slices, and nobody but the controllers writes these.
 
 use super::LoadBalancer;
-use crate::controller::{Context, Error, exists_is_none, gone_is_none};
 use davit_netplan::{Family, number};
+use davit_reconcile::{Context, Error, exists_is_none, gone_is_none};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt};

@@ -1,8 +1,8 @@
 //! One round of emptying a namespace, and what is left after it.
 
-use crate::controller::gone_is_none;
 use davit_client::message_of;
 use davit_client::served_kinds::{ServedKind, ServedKinds};
+use davit_reconcile::gone_is_none;
 use futures::stream::{self, StreamExt};
 use k8s_openapi::api::core::v1::NamespaceCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -2,10 +2,10 @@
 //! one, a claim of nobody goes (spec network.md 2.4). Nothing is decided by what was remembered alone.
 
 use super::{ALLOCATOR, MANAGED_BY, is_allocated, networks};
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none, gone_is_none};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
 use davit_netplan::Family;
+use davit_reconcile::{Context, Error, Next, Reconcile, Spawner, exists_is_none, gone_is_none};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::{IPAddress, ParentReference, ServiceCIDR};
 use k8s_openapi::jiff::Timestamp;

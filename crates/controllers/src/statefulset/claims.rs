@@ -1,8 +1,8 @@
 //! The volume claims of a StatefulSet's pods: made before the pod, kept or deleted by policy (KEP-1847).
 
 use super::plan::Shape;
-use crate::controller::{Context, Error, exists_is_none, gone_is_none};
 use davit_client::{EventRecorder, object_ref};
+use davit_reconcile::{Context, Error, exists_is_none, gone_is_none};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodSpec, Volume,

@@ -1,7 +1,9 @@
 //! What a StatefulSet does next, as a pure function of the set and its pods.
 
-use crate::pod_control::{is_terminal, ready_since, until_available};
+use crate::pod_control::{ready_since, until_available};
+
 use crate::revisions::HASH;
+use davit_reconcile::pods::is_terminal;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

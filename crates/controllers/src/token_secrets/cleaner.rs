@@ -1,10 +1,11 @@
 //! Token Secrets that accounts refer to, that no pod mounts and that nobody has used for a year are marked invalid; a
 //! year later they are deleted. What was made by hand stays.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
-use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::{Informer, ObjectKey};
+use davit_reconcile::{
+    Context, Error, Informers, Next, Reconcile, Spawner, cluster_key, gone_is_none,
+};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use k8s_openapi::jiff::civil::Date;
 use k8s_openapi::jiff::{Timestamp, ToSpan, tz::TimeZone};

@@ -1,6 +1,6 @@
 use super::*;
 use crate::job::{INDEX, INDEX_FAILURES, TRACKING};
-use crate::pod_control::phase;
+use davit_reconcile::pods::phase;
 use k8s_openapi::api::batch::v1::UncountedTerminatedPods;
 use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;

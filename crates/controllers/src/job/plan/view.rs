@@ -3,10 +3,11 @@
 use super::super::backoff;
 use super::super::{INDEX, INDEX_FAILURES, INDEX_IGNORED_FAILURES, is_tracked};
 use super::{End, MAX_CHANGES, MAX_UNCOUNTED, NewPod, Plan, ending, is_suspended, uid};
-use crate::pod_control::{is_active, is_terminal, node_of, phase, sort_for_deletion};
+use crate::pod_control::sort_for_deletion;
 use davit_api::jobs::indexes::CompletionIndexes;
 use davit_api::jobs::pod_failure_policy::{PodFailureAction, judge};
 use davit_api::jobs::success_policy;
+use davit_reconcile::pods::{is_active, is_terminal, node_of, phase};
 use k8s_openapi::api::batch::v1::{JobSpec, JobStatus, UncountedTerminatedPods};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
