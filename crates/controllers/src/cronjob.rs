@@ -8,6 +8,7 @@ use davit_client::{EventRecorder, ObjectKey, object_ref};
 use davit_reconcile::owners::{controller_key, controller_of};
 use davit_reconcile::{
     Context, Error, Informers, Next, Reconcile, Spawner, cause_of, exists_is_none, gone_is_none,
+    write_status,
 };
 use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -97,11 +98,7 @@ impl Reconcile for CronJobs {
                 status: Some(status),
                 ..cron
             };
-            gone_is_none(
-                api.replace_status(&key.name, &PostParams::default(), &changed)
-                    .await,
-            )
-            .context(|| format!("update status of cron job {key}"))?;
+            write_status(&self.client, &changed).await?;
         }
         next
     }

@@ -7,16 +7,13 @@ use crate::revisions::{HASH, History};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
 use davit_reconcile::pods::is_active;
-use davit_reconcile::{
-    Context, Error, Informers, Next, Reconcile, Spawner, cause_of, gone_is_none,
-};
+use davit_reconcile::{Error, Informers, Next, Reconcile, Spawner, cause_of, write_status};
 use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetStatus};
 use k8s_openapi::api::core::v1::{
     Node, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec,
     Toleration,
 };
 use k8s_openapi::jiff::Timestamp;
-use kube::api::PostParams;
 use plan::{Placement, Plan, hash_of, placement, plan};
 use std::sync::Arc;
 use std::time::Duration;
@@ -238,17 +235,11 @@ impl DaemonSets {
         if set.status.as_ref() == Some(&status) {
             return Ok(());
         }
-        let key = ObjectKey::of(set);
         let changed = DaemonSet {
             status: Some(status),
             ..set.clone()
         };
-        let api: kube::Api<DaemonSet> = kube::Api::namespaced(self.client.clone(), &key.namespace);
-        gone_is_none(
-            api.replace_status(&key.name, &PostParams::default(), &changed)
-                .await,
-        )
-        .context(|| format!("update status of daemon set {key}"))?;
+        write_status(&self.client, &changed).await?;
         Ok(())
     }
 }

@@ -8,7 +8,9 @@ use crate::pod_control::{Owner, owners_of};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
 use davit_reconcile::owners::controller_of;
-use davit_reconcile::{Context, Error, Informers, Next, Reconcile, Spawner, gone_is_none};
+use davit_reconcile::{
+    Context, Error, Informers, Next, Reconcile, Spawner, gone_is_none, write_status,
+};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -297,17 +299,11 @@ impl Deployments {
         if deployment.status.as_ref() == Some(&status) {
             return Ok(());
         }
-        let key = ObjectKey::of(deployment);
         let changed = Deployment {
             status: Some(status),
             ..deployment.clone()
         };
-        let api: kube::Api<Deployment> = kube::Api::namespaced(self.client.clone(), &key.namespace);
-        gone_is_none(
-            api.replace_status(&key.name, &PostParams::default(), &changed)
-                .await,
-        )
-        .context(|| format!("update status of deployment {key}"))?;
+        write_status(&self.client, &changed).await?;
         Ok(())
     }
 }

@@ -7,13 +7,12 @@ use davit_client::scale::{ScaleTarget, Scales};
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
 use davit_reconcile::owners::controller_of;
 use davit_reconcile::pods::is_terminal;
-use davit_reconcile::{Context, Error, Informers, Next, Reconcile, Spawner, gone_is_none};
+use davit_reconcile::{Error, Informers, Next, Reconcile, Spawner, write_status};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::api::PostParams;
 use kube::core::{Selector, SelectorExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -113,17 +112,11 @@ impl Reconcile for Disruption {
             }
         };
         if budget.status.as_ref() != Some(&status) {
-            let api: kube::Api<PodDisruptionBudget> =
-                kube::Api::namespaced(self.client.clone(), &key.namespace);
             let changed = PodDisruptionBudget {
                 status: Some(status),
                 ..PodDisruptionBudget::clone(&budget)
             };
-            gone_is_none(
-                api.replace_status(&key.name, &PostParams::default(), &changed)
-                    .await,
-            )
-            .context(|| format!("update status of disruption budget {key}"))?;
+            write_status(&self.client, &changed).await?;
         }
         Ok(next)
     }

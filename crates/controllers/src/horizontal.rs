@@ -13,7 +13,7 @@ use davit_api::labels::Selector;
 use davit_autoscaling::{ScalingHistory, least};
 use davit_client::scale::{ScaleError, ScaleTarget, Scales};
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
-use davit_reconcile::{Context, Error, Informers, Next, Reconcile, Spawner, gone_is_none};
+use davit_reconcile::{Error, Informers, Next, Reconcile, Spawner, write_status};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus,
@@ -22,7 +22,6 @@ use k8s_openapi::api::autoscaling::v2::{
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::PostParams;
 use kube::runtime::watcher;
 use lane::{LOOKING, Lane, Turn};
 use metrics::Metrics;
@@ -145,11 +144,7 @@ impl Reconcile for Autoscaler {
         if hpa.status.as_ref() != Some(&look.status) {
             let mut new = Hpa::clone(&hpa);
             new.status = Some(look.status);
-            let api: kube::Api<Hpa> = kube::Api::namespaced(self.client.clone(), &key.namespace);
-            let written = api
-                .replace_status(&key.name, &PostParams::default(), &new)
-                .await;
-            gone_is_none(written).context(|| format!("update status of autoscaler {key}"))?;
+            write_status(&self.client, &new).await?;
         }
         Ok(Next::After(PERIOD))
     }

@@ -13,12 +13,12 @@ use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
 use davit_reconcile::owners::controller_of;
 use davit_reconcile::{
-    Context, Error, Informers, Next, Reconcile, Spawner, cause_of, gone_is_none,
+    Context, Error, Informers, Next, Reconcile, Spawner, cause_of, gone_is_none, write_status,
 };
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use plan::{End, NewPod, Plan, plan, settle};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -275,14 +275,8 @@ impl Jobs {
         if job.status.as_ref() == Some(status) {
             return Ok(true);
         }
-        let key = ObjectKey::of(job);
         job.status = Some(status.clone());
-        let api: kube::Api<Job> = kube::Api::namespaced(self.client.clone(), &key.namespace);
-        let updated = api
-            .replace_status(&key.name, &PostParams::default(), job)
-            .await;
-        let updated = gone_is_none(updated).context(|| format!("update status of job {key}"))?;
-        let Some(updated) = updated else {
+        let Some(updated) = write_status(&self.client, &*job).await? else {
             return Ok(false);
         };
         *job = updated;

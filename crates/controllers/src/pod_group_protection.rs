@@ -5,6 +5,7 @@ use async_trait::async_trait;
 use davit_api::pod_groups::pod_group_of;
 use davit_client::{Informer, ObjectKey};
 use davit_reconcile::finalizers::settle;
+use davit_reconcile::pods::is_terminal;
 use davit_reconcile::{Context, Error, Informers, Next, Reconcile, Spawner};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
@@ -43,9 +44,7 @@ fn group_of(pod: &Pod) -> Option<ObjectKey> {
 
 /// Whether a pod belongs to the group and has not ended.
 fn uses(pod: &Pod, group: &ObjectKey) -> bool {
-    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-    let ended = matches!(phase, Some("Succeeded" | "Failed"));
-    !ended && group_of(pod).as_ref() == Some(group)
+    !is_terminal(pod) && group_of(pod).as_ref() == Some(group)
 }
 
 #[async_trait]

@@ -5,14 +5,11 @@ use crate::replicas::Replicas;
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
 use davit_reconcile::pods::{is_active, is_terminating};
-use davit_reconcile::{
-    Context, Error, Informers, Next, Reconcile, Spawner, cause_of, gone_is_none,
-};
+use davit_reconcile::{Error, Informers, Next, Reconcile, Spawner, cause_of, write_status};
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::PostParams;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -110,18 +107,11 @@ impl ReplicaSets {
         if set.status.as_ref() == Some(&status) {
             return Ok(());
         }
-        let name = set.metadata.name.clone().unwrap_or_default();
-        let namespace = set.metadata.namespace.clone().unwrap_or_default();
         let changed = ReplicaSet {
             status: Some(status),
             ..set.clone()
         };
-        let api: kube::Api<ReplicaSet> = kube::Api::namespaced(self.client.clone(), &namespace);
-        gone_is_none(
-            api.replace_status(&name, &PostParams::default(), &changed)
-                .await,
-        )
-        .context(|| format!("update status of replica set {namespace}/{name}"))?;
+        write_status(&self.client, &changed).await?;
         Ok(())
     }
 }

@@ -5,15 +5,12 @@ use crate::replicas::Replicas;
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
 use davit_reconcile::pods::is_active;
-use davit_reconcile::{
-    Context, Error, Informers, Next, Reconcile, Spawner, cause_of, gone_is_none,
-};
+use davit_reconcile::{Error, Informers, Next, Reconcile, Spawner, cause_of, write_status};
 use k8s_openapi::api::core::v1::{
     Pod, ReplicationController, ReplicationControllerCondition, ReplicationControllerStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::PostParams;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,13 +93,7 @@ impl Reconcile for ReplicationControllers {
                 status: Some(status),
                 ..ReplicationController::clone(&rc)
             };
-            let api: kube::Api<ReplicationController> =
-                kube::Api::namespaced(self.client.clone(), &key.namespace);
-            gone_is_none(
-                api.replace_status(&key.name, &PostParams::default(), &changed)
-                    .await,
-            )
-            .context(|| format!("update status of replication controller {key}"))?;
+            write_status(&self.client, &changed).await?;
         }
         if let Some(failure) = failure {
             return Err(failure);

@@ -9,13 +9,10 @@ use crate::revisions::{HASH, History};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
 use davit_reconcile::pods::is_active;
-use davit_reconcile::{
-    Context, Error, Informers, Next, Reconcile, Spawner, cause_of, gone_is_none,
-};
+use davit_reconcile::{Error, Informers, Next, Reconcile, Spawner, cause_of, write_status};
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::PostParams;
 use plan::{Action, Revisions, Shape, ordinal_of, plan, revision_of};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -183,18 +180,11 @@ impl StatefulSets {
         if set.status.as_ref() == Some(&status) {
             return Ok(());
         }
-        let key = ObjectKey::of(set);
         let changed = StatefulSet {
             status: Some(status),
             ..set.clone()
         };
-        let api: kube::Api<StatefulSet> =
-            kube::Api::namespaced(self.client.clone(), &key.namespace);
-        gone_is_none(
-            api.replace_status(&key.name, &PostParams::default(), &changed)
-                .await,
-        )
-        .context(|| format!("update status of stateful set {key}"))?;
+        write_status(&self.client, &changed).await?;
         Ok(())
     }
 }

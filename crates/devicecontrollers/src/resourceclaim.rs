@@ -1,29 +1,28 @@
 //! Resource claims: made from templates for the pods that name them, reserved for pods that were put on a node past the
 //! scheduler, and given back when nobody uses them any more.
 
+mod claims;
 mod classic;
 mod groups;
 mod made;
 mod plan;
+mod pods;
 mod written;
 
-use async_trait::async_trait;
+use claims::OfClaims;
 use classic::{Classic, OfClassicClaims};
-use davit_api::resource_claims::{
-    ClaimConsumers, group_consumer, is_of_group, is_pod, is_pod_group, name_in_group, pod_consumer,
-};
-use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
-use davit_reconcile::owners::{controller_key, controller_of};
-use davit_reconcile::pods::node_of;
-use davit_reconcile::{Context, Error, Next, Reconcile, Spawner, exists_is_none, gone_is_none};
+use davit_api::resource_claims::{ClaimConsumers, is_of_group};
+use davit_client::{Informer, Object, ObjectKey};
+use davit_reconcile::owners::controller_key;
+use davit_reconcile::{Context, Error, Spawner, exists_is_none, gone_is_none};
 use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
-use k8s_openapi::api::resource::v1::{
-    Device, ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate, ResourceSlice,
-};
+use k8s_openapi::api::resource::v1::{Device, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::NamespaceResourceScope;
 use kube::runtime::watcher;
 use made::ClaimOwner;
+use pods::OfPods;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,6 +107,70 @@ impl Known {
         )))
     }
 
+    /// The name of the claim for an entry of an owner; made by the template of that name if there is none, `named` being what
+    /// the owner's status says. None where there is no such template.
+    async fn claim_for(
+        &self,
+        owner: &ClaimOwner,
+        entry: &str,
+        named: Option<&str>,
+        template: &str,
+    ) -> Result<Option<String>, Error> {
+        let namespace = &owner.namespace;
+        if let Some(name) = named {
+            match self.claims.get(Some(namespace), name) {
+                Some(claim) if owner.owns(&claim) => return Ok(Some(name.to_owned())),
+                // A claim of this name that belongs to something else is not touched.
+                Some(_) => {
+                    return Err(Error::Invalid(format!(
+                        "resource claim {namespace}/{name} was not created for the {}",
+                        owner.words()
+                    )));
+                }
+                None => {}
+            }
+        }
+        // Made before, and the owner's status not written then.
+        if let Some(name) = self.made_for(owner, entry) {
+            return Ok(Some(name));
+        }
+        match self.templates.get(Some(namespace), template) {
+            Some(template) => self.make(owner, entry, &template).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Writes the names of claims, by entry, into the status of their owner, unless all stand there (`is_told`). What the owner
+    /// is then, if it was written and is still there.
+    async fn record<K>(
+        &self,
+        owner: &K,
+        made: &[(&str, String)],
+        is_told: impl Fn(&str, &str) -> bool,
+    ) -> Result<Option<K>, Error>
+    where
+        K: Object + kube::Resource<Scope = NamespaceResourceScope>,
+    {
+        if made.iter().all(|(entry, claim)| is_told(entry, claim)) {
+            return Ok(None);
+        }
+        let key = ObjectKey::of(owner);
+        let statuses = made.iter();
+        let statuses =
+            statuses.map(|(entry, claim)| json!({"name": entry, "resourceClaimName": claim}));
+        let apply = json!({
+            "apiVersion": K::api_version(&()),
+            "kind": K::kind(&()),
+            "metadata": {"name": key.name, "namespace": key.namespace, "uid": owner.meta().uid},
+            "status": {"resourceClaimStatuses": statuses.collect::<Vec<_>>()},
+        });
+        let api: kube::Api<K> = kube::Api::namespaced(self.client.clone(), &key.namespace);
+        let params = PatchParams::apply(MANAGER).force();
+        let patch = Patch::Apply(&apply);
+        let written = api.patch_status(&key.name, &params, &patch).await;
+        gone_is_none(written).context(|| format!("record the claims of {} {key}", K::kind(&())))
+    }
+
     /// The claim that was made for an entry of an owner, as far as the informers show.
     fn made_for(&self, owner: &ClaimOwner, entry: &str) -> Option<String> {
         let made = self.claims.list_indexed(owner.uid());
@@ -125,6 +188,21 @@ pub(crate) fn consumers(groups: Option<&Informer<PodGroup>>) -> ClaimConsumers {
     match groups {
         Some(_) => ClaimConsumers::PodsAndGroups,
         None => ClaimConsumers::Pods,
+    }
+}
+
+/// There is nothing to make a claim by.
+fn no_template(name: &str) -> Error {
+    Error::Invalid(format!(
+        "failed to create ResourceClaim: resourceclaimtemplate.resource.k8s.io \"{name}\" not found"
+    ))
+}
+
+/// Why a claim was not made, for events.
+fn reason(error: &Error) -> String {
+    match error {
+        Error::Api { source, .. } => format!("{error}: {}", davit_client::message_of(source)),
+        error => error.to_string(),
     }
 }
 
@@ -177,13 +255,8 @@ pub(crate) fn spawn(
     spawner: &mut Spawner<'_>,
     groups: Option<Informer<PodGroup>>,
 ) -> Informer<ResourceClaim> {
-    let claims = Informer::spawn_indexed(
-        kube::Api::all(spawner.client.clone()),
-        watcher::Config::default(),
-        |claim: &ResourceClaim| made::owner_of(claim).map(str::to_owned),
-        spawner.tasks.set(),
-        spawner.cancel.clone(),
-    );
+    let claims =
+        spawner.informer_indexed(|claim: &ResourceClaim| made::owner_of(claim).map(str::to_owned));
     let known = Known {
         client: spawner.client.clone(),
         pods: spawner.informers.pods.clone(),
@@ -260,375 +333,4 @@ fn extended_claim_of(pod: &Pod) -> Option<&str> {
     let status = pod.status.as_ref()?;
     let status = status.extended_resource_claim_status.as_ref()?;
     Some(&status.resource_claim_name)
-}
-
-/// Makes the claims of pods.
-struct OfPods {
-    known: Known,
-    events: EventRecorder,
-}
-
-#[async_trait]
-impl Reconcile for OfPods {
-    const NAME: &'static str = "resourceclaim-controller-pods";
-
-    async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
-        let known = &self.known;
-        if !known.is_synced() {
-            return Ok(Next::After(SOON));
-        }
-        if known.written_pods.is_ahead(key) {
-            return Ok(Next::Wait);
-        }
-        let Some(pod) = known.pods.get(Some(&key.namespace), &key.name) else {
-            return Ok(Next::Wait);
-        };
-        if plan::is_done(&pod) || pod.metadata.deletion_timestamp.is_some() {
-            return Ok(Next::Wait);
-        }
-        let group = known.group_of(&pod);
-        if matches!(group, PodsGroup::Unknown) {
-            return Ok(Next::Wait);
-        }
-        let mut made = Vec::new();
-        for entry in entries(&pod) {
-            let Some(template) = &entry.resource_claim_template_name else {
-                continue;
-            };
-            if plan::does_without(&pod, &entry.name) {
-                continue;
-            }
-            let found = match group.that_lists(entry) {
-                Some(group) => Ok(self.claim_of_group(&pod, entry, group)),
-                None => self.claim_for(&pod, entry, template).await,
-            };
-            match found {
-                Ok(Some(name)) => {
-                    made.push(json!({"name": entry.name, "resourceClaimName": name}));
-                }
-                // The names of classic claims follow from the pods', and those of a group's may come.
-                Ok(None) => {}
-                Err(error) => {
-                    let object = object_ref(&*pod);
-                    let text = format!("PodResourceClaim {}: {}", entry.name, reason(&error));
-                    self.events
-                        .warning(&object, "FailedResourceClaimCreation", text);
-                    return Err(error);
-                }
-            }
-        }
-        self.record(&pod, &made).await?;
-        self.reserve(&pod, &group).await?;
-        Ok(Next::Wait)
-    }
-}
-
-fn reason(error: &Error) -> String {
-    match error {
-        Error::Api { source, .. } => format!("{error}: {}", davit_client::message_of(source)),
-        error => error.to_string(),
-    }
-}
-
-impl OfPods {
-    /// The name of the claim that the pod's group has for an entry, once there is one.
-    fn claim_of_group(
-        &self,
-        pod: &Pod,
-        entry: &PodResourceClaim,
-        group: &PodGroup,
-    ) -> Option<String> {
-        let (known, owner) = (&self.known, ClaimOwner::group(group));
-        let named = plan::name_in_status(pod, &entry.name);
-        let named = named.filter(|name| {
-            let claim = known.claims.get(Some(&owner.namespace), name);
-            claim.is_some_and(|claim| owner.owns(&claim))
-        });
-        // The group's status may be known before its claim is.
-        let named = named.or_else(|| name_in_group(group, &entry.name)?);
-        let made = || known.made_for(&owner, &entry.name);
-        named.map(str::to_owned).or_else(made)
-    }
-
-    /// The name of the claim for an entry with a template; made now if there is none. None for a claim of the classic
-    /// API, from a template of the classic API.
-    async fn claim_for(
-        &self,
-        pod: &Pod,
-        entry: &PodResourceClaim,
-        template: &str,
-    ) -> Result<Option<String>, Error> {
-        let known = &self.known;
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let owner = ClaimOwner::pod(pod);
-        let named = plan::name_in_status(pod, &entry.name);
-        if let Some(name) = named {
-            match known.claims.get(Some(namespace), name) {
-                Some(claim) if owner.owns(&claim) => return Ok(Some(name.to_owned())),
-                // A claim of this name that belongs to something else is not touched.
-                Some(_) => {
-                    return Err(Error::Invalid(format!(
-                        "resource claim {namespace}/{name} was not created for the pod"
-                    )));
-                }
-                None => {}
-            }
-        }
-        if named.is_none() && known.classic.is_made_for(pod, entry) {
-            return Ok(None);
-        }
-        // Made before, and the pod's status not written then.
-        if let Some(name) = known.made_for(&owner, &entry.name) {
-            return Ok(Some(name));
-        }
-        let Some(found) = known.templates.get(Some(namespace), template) else {
-            if let Some(found) = known.classic.template(namespace, template) {
-                classic::make(&known.client, pod, entry, &found).await?;
-                return Ok(None);
-            }
-            return Err(Error::Invalid(format!(
-                "failed to create ResourceClaim: resourceclaimtemplate.resource.k8s.io \"{template}\" not found"
-            )));
-        };
-        let made = known.make(&owner, &entry.name, &found).await;
-        made.map(Some)
-    }
-
-    /// Writes the names into the pod's status, if they are not there.
-    async fn record(&self, pod: &Pod, made: &[serde_json::Value]) -> Result<(), Error> {
-        let known = |claim: &serde_json::Value| {
-            let (name, wanted) = (claim["name"].as_str(), claim["resourceClaimName"].as_str());
-            name.is_some_and(|n| plan::name_in_status(pod, n) == wanted)
-        };
-        if made.iter().all(known) {
-            return Ok(());
-        }
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let name = pod.metadata.name.as_deref().unwrap_or_default();
-        let apply = json!({
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "namespace": namespace, "uid": pod.metadata.uid},
-            "status": {"resourceClaimStatuses": made},
-        });
-        let api: kube::Api<Pod> = kube::Api::namespaced(self.known.client.clone(), namespace);
-        let params = PatchParams::apply(MANAGER).force();
-        let written = api.patch_status(name, &params, &Patch::Apply(&apply)).await;
-        let what = || format!("record the claims of pod {namespace}/{name}");
-        if let Some(written) = gone_is_none(written).context(what)? {
-            self.known.written_pods.note(&ObjectKey::of(pod), &written);
-        }
-        Ok(())
-    }
-
-    /// A pod that was put on its node past the scheduler gets a reservation for claims that are allocated, or its group does.
-    async fn reserve(&self, pod: &Pod, group: &PodsGroup) -> Result<(), Error> {
-        if node_of(pod).is_none() {
-            return Ok(());
-        }
-        for entry in entries(pod) {
-            let group = group.that_lists(entry);
-            let consumer = group.map_or_else(|| pod_consumer(pod), |group| group_consumer(group));
-            let direct = entry.resource_claim_name.as_deref();
-            if let Some(name) = direct.or_else(|| plan::name_in_status(pod, &entry.name)) {
-                self.reserve_one(pod, name, consumer).await?;
-            }
-        }
-        if let Some(extended) = extended_claim_of(pod) {
-            self.reserve_one(pod, extended, pod_consumer(pod)).await?;
-        }
-        Ok(())
-    }
-
-    async fn reserve_one(
-        &self,
-        pod: &Pod,
-        name: &str,
-        consumer: ResourceClaimConsumerReference,
-    ) -> Result<(), Error> {
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let claim = self.known.claims.get(Some(namespace), name);
-        let Some(claim) = claim.and_then(|claim| plan::with_reservation(&claim, consumer)) else {
-            return Ok(());
-        };
-        let api = self.known.api(namespace);
-        let params = PostParams::default();
-        let written = api.replace_status(name, &params, &claim);
-        let what = || format!("reserve claim {namespace}/{name} for its pod");
-        gone_is_none(written.await).context(what)?;
-        Ok(())
-    }
-}
-
-/// Frees and deletes claims.
-struct OfClaims {
-    known: Known,
-}
-
-#[async_trait]
-impl Reconcile for OfClaims {
-    const NAME: &'static str = "resourceclaim-controller";
-
-    async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
-        if !self.known.is_synced() {
-            return Ok(Next::After(SOON));
-        }
-        let written = &self.known.written_claims;
-        if written.is_ahead(key) {
-            return Ok(Next::Wait);
-        }
-        let Some(claim) = self.known.claims.get(Some(&key.namespace), &key.name) else {
-            return Ok(Next::Wait);
-        };
-        let api = self.known.api(&key.namespace);
-        let mut users = Vec::new();
-        let mut gone = Vec::new();
-        for user in plan::users(&claim) {
-            match self.state_of(key, &user).await? {
-                Consumer::Uses => users.push(user),
-                Consumer::Done => {}
-                Consumer::Gone => gone.push(user.uid),
-            }
-        }
-        let mut claim = (*claim).clone();
-        let is_live = claim.metadata.deletion_timestamp.is_none();
-        if users.is_empty() && is_live && self.is_orphan(&claim, &gone) {
-            let params = DeleteParams {
-                preconditions: Some(Preconditions {
-                    uid: claim.metadata.uid.clone(),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
-            };
-            let deleted = api.delete(&key.name, &params).await;
-            let deleted = gone_is_none(deleted).context(|| format!("delete claim {key}"))?;
-            let Some(deleted) = deleted else {
-                return Ok(Next::Wait);
-            };
-            // without its finalizer it would be gone at once
-            let Some(deleting) = deleted.left() else {
-                return Ok(Next::Wait);
-            };
-            claim = deleting;
-        }
-        if let Some(status) = plan::freed_status(&claim, users.clone()) {
-            claim.status = Some(status);
-            let write = api
-                .replace_status(&key.name, &PostParams::default(), &claim)
-                .await;
-            match gone_is_none(write).context(|| format!("free claim {key}"))? {
-                Some(freed) => claim = freed,
-                None => return Ok(Next::Wait),
-            }
-        }
-        if plan::drops_finalizer(&claim, &users) {
-            let finalizers = claim.metadata.finalizers.get_or_insert_default();
-            finalizers.retain(|f| f != FINALIZER);
-            let write = api.replace(&key.name, &PostParams::default(), &claim).await;
-            let what = || format!("remove the finalizer of claim {key}");
-            match gone_is_none(write).context(what)? {
-                Some(open) => claim = open,
-                None => return Ok(Next::Wait),
-            }
-        }
-        written.note(key, &claim);
-        Ok(Next::Wait)
-    }
-}
-
-impl OfClaims {
-    /// What became of a consumer.
-    async fn state_of(
-        &self,
-        key: &ObjectKey,
-        user: &ResourceClaimConsumerReference,
-    ) -> Result<Consumer, Error> {
-        if let Some(groups) = self.known.groups.as_ref().filter(|_| is_pod_group(user)) {
-            return self.state_of_group(key, user, groups).await;
-        }
-        if !is_pod(user) {
-            // Whoever reserved it for something else takes that away.
-            return Ok(Consumer::Uses);
-        }
-        let same = |pod: &Pod| pod.metadata.uid.as_deref() == Some(&*user.uid);
-        let known = self.known.pods.get(Some(&key.namespace), &user.name);
-        if let Some(pod) = known.filter(|pod| same(pod)) {
-            return Ok(Consumer::of(&pod));
-        }
-        if self
-            .known
-            .pods
-            .has_gone(Some(&key.namespace), &user.name, &user.uid)
-        {
-            return Ok(Consumer::Gone);
-        }
-        // The informer may be behind; only the API server can say that a pod is gone which it has not seen go.
-        let api: kube::Api<Pod> = kube::Api::namespaced(self.known.client.clone(), &key.namespace);
-        let pod = api.get_opt(&user.name).await;
-        let pod = pod.context(|| format!("look for pod {} that uses claim {key}", user.name))?;
-        Ok(pod
-            .filter(same)
-            .map_or(Consumer::Gone, |pod| Consumer::of(&pod)))
-    }
-
-    /// What became of a consumer that is a group.
-    async fn state_of_group(
-        &self,
-        key: &ObjectKey,
-        user: &ResourceClaimConsumerReference,
-        groups: &Informer<PodGroup>,
-    ) -> Result<Consumer, Error> {
-        let same = |group: &PodGroup| group.metadata.uid.as_deref() == Some(&*user.uid);
-        let known = groups.get(Some(&key.namespace), &user.name);
-        if known.is_some_and(|group| same(&group)) {
-            return Ok(Consumer::Uses);
-        }
-        if groups.has_gone(Some(&key.namespace), &user.name, &user.uid) {
-            return Ok(Consumer::Gone);
-        }
-        let client = self.known.client.clone();
-        let api: kube::Api<PodGroup> = kube::Api::namespaced(client, &key.namespace);
-        let group = api.get_opt(&user.name).await;
-        let what = || format!("look for group {} that uses claim {key}", user.name);
-        let is_there = group.context(what)?.is_some_and(|group| same(&group));
-        Ok(if is_there {
-            Consumer::Uses
-        } else {
-            Consumer::Gone
-        })
-    }
-
-    /// Whether the pod that the claim was made for has ended, was replaced, or is among those that are `gone` for sure. One of
-    /// which nothing is known is left to garbage collection.
-    fn is_orphan(&self, claim: &ResourceClaim, gone: &[String]) -> bool {
-        let Some(owner) = controller_of(&claim.metadata).filter(|o| o.kind == "Pod") else {
-            return false;
-        };
-        let namespace = claim.metadata.namespace.as_deref();
-        let pod: Option<Arc<Pod>> = self.known.pods.get(namespace, &owner.name);
-        gone.contains(&owner.uid)
-            || pod.is_some_and(|p| {
-                p.metadata.uid.as_deref() != Some(&*owner.uid) || plan::is_done(&p)
-            })
-    }
-}
-
-/// What became of a pod or group that a claim is reserved for.
-enum Consumer {
-    /// It is there and may use the claim.
-    Uses,
-    /// It is there and will not use the claim any more.
-    Done,
-    /// It is not there.
-    Gone,
-}
-
-impl Consumer {
-    fn of(pod: &Pod) -> Self {
-        if plan::is_done(pod) {
-            Self::Done
-        } else {
-            Self::Uses
-        }
-    }
 }

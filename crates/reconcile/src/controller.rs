@@ -4,7 +4,7 @@ use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::served_kinds::DiscoverError;
 use davit_client::slow_kinds::SlowKindError;
-use davit_client::{Change, EventRecorder, Informer, ObjectKey, WorkQueue, message_of};
+use davit_client::{Change, EventRecorder, IndexValue, Informer, ObjectKey, WorkQueue, message_of};
 use davit_task::{Tasks, guard, guard_async};
 use kube::runtime::watcher;
 use std::fmt::Display;
@@ -186,6 +186,16 @@ impl Spawner<'_> {
         let api = kube::Api::all(self.client.clone());
         let cancel = self.cancel.clone();
         Informer::spawn(api, watcher::Config::default(), self.tasks.set(), cancel)
+    }
+
+    /// An informer for all objects of a kind, which can be looked up by a value that they have.
+    pub fn informer_indexed<K: davit_client::Object>(
+        &mut self,
+        value: IndexValue<K>,
+    ) -> Informer<K> {
+        let api = kube::Api::all(self.client.clone());
+        let (all, cancel) = (watcher::Config::default(), self.cancel.clone());
+        Informer::spawn_indexed(api, all, value, self.tasks.set(), cancel)
     }
 
     /// Feeds a queue with the keys that a change of an informer's object concerns.

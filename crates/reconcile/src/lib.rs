@@ -19,6 +19,7 @@ pub mod nodes;
 mod notices;
 pub mod owners;
 pub mod pods;
+mod status;
 
 pub use controller::{
     COMPONENT, Context, Error, Next, Reconcile, Spawner, attempt, cause_of, cluster_key,
@@ -26,3 +27,4 @@ pub use controller::{
 };
 pub use informers::{Informers, LEASE_NAMESPACE, ROOT_CA_MAP};
 pub use notices::{Notices, Tone};
+pub use status::write_status;

@@ -1,17 +1,15 @@
 //! Claims of groups of pods (KEP-5729): made from templates for the groups that list them.
 
-use super::{Known, MANAGER, SOON, made::ClaimOwner, reason};
+use super::{Known, SOON, made::ClaimOwner, no_template, reason};
 use async_trait::async_trait;
 use davit_api::pod_groups::pod_group_of;
 use davit_api::resource_claims::{claims_of_group, name_in_group};
 use davit_client::{EventRecorder, Informer, ObjectKey, WorkQueue, object_ref};
 use davit_reconcile::owners::controller_key;
-use davit_reconcile::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
+use davit_reconcile::{Error, Next, Reconcile, Spawner};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::scheduling::v1alpha2::{PodGroup, PodGroupResourceClaim};
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
 
 /// Starts what looks after the claims of groups. What becomes of a group concerns its pods (the first queue) and the claims
 /// that it has (the second).
@@ -106,7 +104,8 @@ impl Reconcile for OfPodGroups {
                 }
             }
         }
-        self.record(&group, &made).await?;
+        let is_told = |entry: &str, claim: &str| name_in_group(&group, entry) == Some(Some(claim));
+        self.known.record(&*group, &made, is_told).await?;
         Ok(Next::Wait)
     }
 }
@@ -119,58 +118,9 @@ impl OfPodGroups {
         entry: &str,
         template: &str,
     ) -> Result<String, Error> {
-        let (known, owner) = (&self.known, ClaimOwner::group(group));
-        let namespace = &owner.namespace;
-        if let Some(name) = name_in_group(group, entry).flatten() {
-            match known.claims.get(Some(namespace), name) {
-                Some(claim) if owner.owns(&claim) => return Ok(name.to_owned()),
-                // A claim of this name that belongs to something else is not touched.
-                Some(_) => {
-                    return Err(Error::Invalid(format!(
-                        "resource claim {namespace}/{name} was not created for the group"
-                    )));
-                }
-                None => {}
-            }
-        }
-        // Made before, and the group's status not written then.
-        if let Some(name) = known.made_for(&owner, entry) {
-            return Ok(name);
-        }
-        let Some(found) = known.templates.get(Some(namespace), template) else {
-            return Err(Error::Invalid(format!(
-                "failed to create ResourceClaim: resourceclaimtemplate.resource.k8s.io \"{template}\" not found"
-            )));
-        };
-        known.make(&owner, entry, &found).await
-    }
-
-    /// Writes the names into the group's status, if they are not there.
-    async fn record(&self, group: &PodGroup, made: &[(&str, String)]) -> Result<(), Error> {
-        let is_told = |(entry, name): &(&str, String)| {
-            name_in_group(group, entry) == Some(Some(name.as_str()))
-        };
-        if made.iter().all(is_told) {
-            return Ok(());
-        }
-        let meta = &group.metadata;
-        let namespace = meta.namespace.as_deref().unwrap_or_default();
-        let name = meta.name.as_deref().unwrap_or_default();
-        let statuses = made.iter();
-        let statuses =
-            statuses.map(|(entry, claim)| json!({"name": entry, "resourceClaimName": claim}));
-        let apply = json!({
-            "apiVersion": "scheduling.k8s.io/v1alpha2",
-            "kind": "PodGroup",
-            "metadata": {"name": name, "namespace": namespace, "uid": meta.uid},
-            "status": {"resourceClaimStatuses": statuses.collect::<Vec<_>>()},
-        });
-        let client = self.known.client.clone();
-        let api: kube::Api<PodGroup> = kube::Api::namespaced(client, namespace);
-        let params = PatchParams::apply(MANAGER).force();
-        let written = api.patch_status(name, &params, &Patch::Apply(&apply)).await;
-        gone_is_none(written)
-            .context(|| format!("record the claims of group {namespace}/{name}"))?;
-        Ok(())
+        let owner = ClaimOwner::group(group);
+        let named = name_in_group(group, entry).flatten();
+        let claim = self.known.claim_for(&owner, entry, named, template).await?;
+        claim.ok_or_else(|| no_template(template))
     }
 }

@@ -49,6 +49,15 @@ impl ClaimOwner {
         &self.reference.uid
     }
 
+    /// What it is, in a sentence.
+    pub(super) fn words(&self) -> &'static str {
+        if self.reference.kind == "Pod" {
+            "pod"
+        } else {
+            "group"
+        }
+    }
+
     /// Whether a claim was made for this owner. What others write into other namespaces, with its UID, is none of its.
     pub(super) fn owns(&self, claim: &ResourceClaim) -> bool {
         claim.metadata.namespace.as_ref() == Some(&self.namespace)
