@@ -25,7 +25,7 @@ fn pods_of(cluster: &Cluster, k: &Path, job: &str) -> Vec<String> {
 }
 
 /// Plays the node: the pod has ended.
-fn end(cluster: &Cluster, k: &Path, pod: &str, exit_code: i32) {
+pub(super) fn end(cluster: &Cluster, k: &Path, pod: &str, exit_code: i32) {
     let phase = if exit_code == 0 {
         "Succeeded"
     } else {

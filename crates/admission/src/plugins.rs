@@ -203,6 +203,12 @@ const KNOWN: &[Known] = &[
             nodes::DeclaredFeatures,
         ))
     }),
+    on("JobValidation", |_| {
+        Ok(Plugin::validating(
+            "JobValidation",
+            pod_groups::JobValidation,
+        ))
+    }),
     on("PodResizeValidator", |_| {
         Ok(Plugin::validating("PodResizeValidator", nodes::PodResize))
     }),

@@ -1,7 +1,8 @@
 //! Groups of pods: PodGroupProtection keeps those that pods belong to, PodGroupWorkloadExists refuses those whose workload
-//! does not describe them.
+//! does not describe them, JobValidation keeps the parallelism of jobs whose pods are a gang.
 
 use davit_api::features::GENERIC_WORKLOAD;
+use davit_api::meta;
 use davit_api::status::Status;
 use serde_json::Value;
 
@@ -79,4 +80,50 @@ impl Validating for PodGroupWorkloadExists {
         );
         Err(forbidden(attributes, object, why))
     }
+}
+
+/// A job whose pods get their nodes together has as many as before: its group never changes.
+pub(super) struct JobValidation;
+
+impl Validating for JobValidation {
+    async fn validate(
+        &self,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+    ) -> Result<(), Status> {
+        let concerned = attributes.is("batch", "jobs")
+            && attributes.operation == Operation::Update
+            && attributes.server.features().is_on(GENERIC_WORKLOAD);
+        let (Some(job), Some(old)) = (object.filter(|_| concerned), attributes.old) else {
+            return Ok(());
+        };
+        let parallelism = "/spec/parallelism";
+        if job.pointer(parallelism) == old.pointer(parallelism) {
+            return Ok(());
+        }
+        let Some(gang) = gang_of(attributes, old).await? else {
+            return Ok(());
+        };
+        let why = format!(
+            "cannot change parallelism for a Job referencing gang-scheduled PodGroup {gang:?}"
+        );
+        Err(forbidden(attributes, object, why))
+    }
+}
+
+/// The name of the gang of a job: the group that its pods' template names, or else one that belongs to it.
+async fn gang_of(attributes: &Attributes<'_>, job: &Value) -> Result<Option<String>, Status> {
+    let (server, namespace) = (attributes.server, attributes.namespace);
+    let is_gang = |group: &Value| group.pointer("/spec/schedulingPolicy/gang").is_some();
+    let named = job.pointer("/spec/template/spec/schedulingGroup/podGroupName");
+    if let Some(name) = named.and_then(Value::as_str) {
+        let group = server.object(GROUP, "podgroups", namespace, name).await?;
+        let gang = group.filter(|group| is_gang(group));
+        return Ok(gang.map(|_| name.to_owned()));
+    }
+    let uid = meta::uid(job);
+    let of_job = |group: &Value| meta::controller_of(group).is_some_and(|owner| owner.uid == uid);
+    let groups = server.objects(GROUP, "podgroups", Some(namespace)).await?;
+    let gang = groups.iter().find(|group| of_job(group) && is_gang(group));
+    Ok(gang.map(|group| meta::name(group).to_owned()))
 }

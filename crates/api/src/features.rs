@@ -58,6 +58,8 @@ pub const GANG_SCHEDULING: &str = "GangScheduling";
 pub const TOPOLOGY_AWARE: &str = "TopologyAwareWorkloadScheduling";
 /// Claims of devices that the pods of a group share, made and reserved for the group.
 pub const WORKLOAD_CLAIMS: &str = "DRAWorkloadResourceClaims";
+/// Workloads and PodGroups that are made for Jobs whose pods are of use together alone.
+pub const WORKLOAD_WITH_JOB: &str = "WorkloadWithJob";
 /// Extended resources that are served by device classes.
 pub const EXTENDED_RESOURCE: &str = "DRAExtendedResource";
 
@@ -71,6 +73,7 @@ const DEPENDENCIES: &[(&str, &str)] = &[
     (GANG_SCHEDULING, GENERIC_WORKLOAD),
     (WORKLOAD_CLAIMS, GENERIC_WORKLOAD),
     (TOPOLOGY_AWARE, GENERIC_WORKLOAD),
+    (WORKLOAD_WITH_JOB, GENERIC_WORKLOAD),
 ];
 
 /// A gate as people are told of it.

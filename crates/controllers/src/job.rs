@@ -6,17 +6,20 @@
 //! next one sees how far the last has come.
 
 mod backoff;
+pub(crate) mod gang;
 mod plan;
 
 use crate::pod_control::{Owner, owners_of};
 use async_trait::async_trait;
-use davit_client::{EventRecorder, ObjectKey, object_ref};
+use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
 use davit_reconcile::owners::controller_of;
 use davit_reconcile::{
     Context, Error, Informers, Next, Reconcile, Spawner, cause_of, gone_is_none, write_status,
 };
+use gang::Gangs;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use plan::{End, NewPod, Plan, plan, settle};
@@ -43,15 +46,21 @@ struct Jobs {
     client: kube::Client,
     informers: Informers,
     events: EventRecorder,
+    /// Where jobs get groups of pods.
+    gangs: Option<Gangs>,
 }
 
-pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+/// Starts the controller. With an informer of groups, by the workloads that they name, the pods of jobs that want all of them
+/// at once are made members of one.
+pub(crate) fn spawn(spawner: &mut Spawner<'_>, groups: Option<Informer<PodGroup>>) {
     let informers = spawner.informers.clone();
     let events = spawner.events("job-controller");
+    let gangs = groups.map(|groups| Gangs::new(spawner, groups, events.clone()));
     let controller = Jobs {
         client: spawner.client.clone(),
         informers: informers.clone(),
         events,
+        gangs,
     };
     let queue = spawner.controller(controller);
     spawner.feed(&informers.jobs, &queue, |job: &Job| {
@@ -112,7 +121,8 @@ impl Reconcile for Jobs {
         if !plan.create.is_empty() && !owner.is_there::<Job>(&self.client).await? {
             return Ok(Next::Wait);
         }
-        let created = self.apply(&job, &owner, &mut plan).await;
+        let group = self.group(&job, &owner, &pods, &plan).await?;
+        let created = self.apply(&job, &owner, group.as_deref(), &mut plan).await;
         let ended = self.record(job, &pods, &plan).await?;
         created?;
         match plan.look_again.filter(|_| !ended) {
@@ -152,9 +162,32 @@ fn time_to_live(job: &Job, now: Timestamp) -> Option<Duration> {
 }
 
 impl Jobs {
+    /// The group that the pods of the plan are made for; a job that has just begun gets it now, whether it has pods or not.
+    async fn group(
+        &self,
+        job: &Job,
+        owner: &Owner,
+        pods: &[Arc<Pod>],
+        plan: &Plan,
+    ) -> Result<Option<Arc<PodGroup>>, Error> {
+        let concerned = || !plan.create.is_empty() || gang::is_new(job, pods);
+        let gangs = self.gangs.as_ref();
+        let Some(gangs) = gangs.filter(|_| gang::is_gang(job) && concerned()) else {
+            return Ok(None);
+        };
+        let group = gangs.group(job, owner, pods).await?;
+        Ok(group.filter(|_| gang::is_whole(&plan.status)))
+    }
+
     /// Deletes and creates the pods of the plan. Where a pod cannot be created the plan's status loses those that are
     /// missing, so that it can be recorded in any case.
-    async fn apply(&self, job: &Job, owner: &Owner, plan: &mut Plan) -> Result<(), Error> {
+    async fn apply(
+        &self,
+        job: &Job,
+        owner: &Owner,
+        group: Option<&PodGroup>,
+        plan: &mut Plan,
+    ) -> Result<(), Error> {
         self.release_all(&plan.dismiss).await?;
         for pod in plan.delete.iter().chain(&plan.dismiss) {
             owner.delete(&self.client, pod).await?;
@@ -166,7 +199,11 @@ impl Jobs {
             );
         }
         for (created, new) in plan.create.iter().enumerate() {
-            match owner.create(&self.client, &pod_for(job, owner, new)).await {
+            let mut pod = pod_for(job, owner, new);
+            if let Some(group) = group {
+                gang::join(&mut pod, group);
+            }
+            match owner.create(&self.client, &pod).await {
                 Ok(pod) => {
                     let name = pod.metadata.name.unwrap_or_default();
                     self.events.normal(

@@ -52,7 +52,7 @@ mod token_secrets;
 mod trust_bundle;
 mod unserved;
 
-use davit_api::features::{Features, GENERIC_WORKLOAD, WORKLOAD_CLAIMS};
+use davit_api::features::{Features, GENERIC_WORKLOAD, WORKLOAD_CLAIMS, WORKLOAD_WITH_JOB};
 use davit_flexvolume::{DEFAULT_PLUGIN_DIR, FlexDrivers};
 use davit_reconcile::{COMPONENT, Informers, Spawner};
 use davit_task::{TaskEnded, Tasks};
@@ -92,7 +92,8 @@ pub struct Options {
     pub default_storage_class: bool,
     /// Where the executables of FlexVolume drivers are; the kubelet's default directory without.
     pub flex_volume_plugin_dir: Option<PathBuf>,
-    /// Feature gates: groups of pods are looked after with `GenericWorkload`, their claims with `DRAWorkloadResourceClaims`.
+    /// Feature gates: groups of pods are looked after with `GenericWorkload`, their claims with `DRAWorkloadResourceClaims`; with
+    /// `WorkloadWithJob` they are made for jobs.
     pub features: Features,
 }
 
@@ -183,16 +184,17 @@ impl Controllers {
         }
         pod_gc::spawn(&mut spawner);
         let features = &self.options.features;
-        let groups = features.is_on(GENERIC_WORKLOAD).then(|| spawner.informer());
+        let groups = features.is_on(GENERIC_WORKLOAD);
+        let groups = groups.then(|| spawner.informer_indexed(job::gang::workload_of));
         if let Some(groups) = &groups {
             pod_group_protection::spawn(&mut spawner, groups);
         }
-        let groups = groups.filter(|_| features.is_on(WORKLOAD_CLAIMS));
         policy_status::spawn(&mut spawner);
         replicaset::spawn(&mut spawner);
         deployment::spawn(&mut spawner);
         daemonset::spawn(&mut spawner);
-        job::spawn(&mut spawner);
+        let of_jobs = groups.clone().filter(|_| features.is_on(WORKLOAD_WITH_JOB));
+        job::spawn(&mut spawner, of_jobs);
         cronjob::spawn(&mut spawner);
         statefulset::spawn(&mut spawner);
         replication_controller::spawn(&mut spawner);
@@ -210,7 +212,8 @@ impl Controllers {
         endpoint_slices::spawn(&mut spawner);
         load_balancer::spawn(&mut spawner, self.options.load_balancing);
         unserved::spawn(&mut spawner);
-        let claims = davit_devicecontrollers::spawn(&mut spawner, groups);
+        let with_claims = groups.filter(|_| features.is_on(WORKLOAD_CLAIMS));
+        let claims = davit_devicecontrollers::spawn(&mut spawner, with_claims);
         resource_quota::spawn(&mut spawner, &claims);
         if !self.options.dns_addresses.is_empty() {
             cluster_dns::spawn(&mut spawner, self.options.dns_addresses);

@@ -4,6 +4,7 @@
 use super::{
     EXTENDED_RESOURCE, Effect, GANG_SCHEDULING, GENERIC_WORKLOAD, GRANULAR_STATUS, Gate,
     LIST_ACTIVE, LIST_ATTRIBUTES, Stage, TOPOLOGY_AWARE, UNTHROTTLED, WORKLOAD_CLAIMS,
+    WORKLOAD_WITH_JOB,
 };
 
 /// What can be switched.
@@ -345,5 +346,5 @@ pub(super) const GATES: &[Gate] = &[
     inner("WindowsGracefulNodeShutdown", Stage::Beta, true),
     inner("WindowsHostNetwork", Stage::Deprecated, false),
     missing("WorkloadAwarePreemption", Stage::Alpha, false),
-    missing("WorkloadWithJob", Stage::Alpha, false),
+    gate(WORKLOAD_WITH_JOB, Stage::Alpha, false),
 ];

@@ -210,3 +210,74 @@ async fn pods_name_their_group_once_and_for_all() {
         "{message}"
     );
 }
+
+/// The admission plugin JobValidation.
+#[tokio::test]
+async fn jobs_whose_pods_are_a_gang_keep_their_parallelism() {
+    const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+    let c = with_groups().await;
+    let job = |name: &str, group: Option<&str>| {
+        let group = group.map(|name| json!({ "podGroupName": name }));
+        json!({"metadata": {"name": name}, "spec": {
+            "completionMode": "Indexed", "completions": 3, "parallelism": 3,
+            "template": {"spec": {"restartPolicy": "Never", "schedulingGroup": group,
+                "containers": [{"name": "c", "image": "example.test/none"}]}}}})
+    };
+    let group = |name: &str, policy: &str, job: Option<&str>| {
+        let policy = match policy {
+            "gang" => json!({"gang": {"minCount": 3}}),
+            _ => json!({"basic": {}}),
+        };
+        let owner =
+            json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "controller": true});
+        let owners: Vec<_> = job.into_iter().map(|uid| {
+            let mut owner = owner.clone();
+            owner["uid"] = json!(uid);
+            owner
+        });
+        json!({"metadata": {"name": name, "ownerReferences": owners.collect::<Vec<_>>()},
+            "spec": {"schedulingPolicy": policy}})
+    };
+    let fewer = |name: &str| {
+        let path = format!("{JOBS}/{name}");
+        let fewer = json!({"spec": {"parallelism": 2, "completions": 2}});
+        let c = &c;
+        async move { c.patch(&path, "merge", &fewer).await }
+    };
+    let refused = |answer: serde_json::Value, group: &str| {
+        let message = answer["message"].as_str().unwrap();
+        let why = format!(
+            "cannot change parallelism for a Job referencing gang-scheduled PodGroup {group:?}"
+        );
+        assert!(message.ends_with(&why), "{message}");
+    };
+    // By the template.
+    for (name, policy) in [("together", "gang"), ("apart", "basic")] {
+        c.post(GROUPS, &group(name, policy, None)).await.ok(201);
+    }
+    for name in ["together", "apart", "none"] {
+        c.post(JOBS, &job(name, Some(name))).await.ok(201);
+    }
+    refused(fewer("together").await.ok(403), "together");
+    for name in ["apart", "none"] {
+        fewer(name).await.ok(200);
+    }
+    // By owner.
+    let uid = |job: serde_json::Value| job["metadata"]["uid"].as_str().unwrap().to_owned();
+    let (mine, other) = (
+        uid(c.post(JOBS, &job("j", None)).await.ok(201)),
+        uid(c.post(JOBS, &job("other", None)).await.ok(201)),
+    );
+    c.post(GROUPS, &group("of-j", "gang", Some(&mine)))
+        .await
+        .ok(201);
+    c.post(GROUPS, &group("of-other", "basic", Some(&other)))
+        .await
+        .ok(201);
+    refused(fewer("j").await.ok(403), "of-j");
+    fewer("other").await.ok(200);
+    let suspended = json!({"spec": {"suspend": true}});
+    c.patch(&format!("{JOBS}/j"), "merge", &suspended)
+        .await
+        .ok(200);
+}

@@ -9,11 +9,11 @@ mod bindings;
 mod cluster_roles;
 mod controllers;
 
-use davit_api::features::{Features, GENERIC_WORKLOAD};
+use davit_api::features::Features;
 use serde_json::{Value, json};
 
 use self::bindings::{BINDINGS, CLUSTER_BINDINGS, ROLES};
-use self::cluster_roles::{AGGREGATED, CLUSTER_ROLES, NODE, WORKLOAD_RULES};
+use self::cluster_roles::{AGGREGATED, CLUSTER_ROLES, GATED_RULES, NODE};
 use self::controllers::CONTROLLER_ROLES;
 use super::rule::Rule;
 
@@ -105,21 +105,26 @@ pub fn cluster_roles(features: &Features) -> Vec<Value> {
     });
     let plain = CLUSTER_ROLES.iter().map(|(name, into, texts)| {
         let mut role = object("ClusterRole", "", name);
-        let more = WORKLOAD_RULES
-            .iter()
-            .filter(|(role, _)| role == name && features.is_on(GENERIC_WORKLOAD));
-        let more = more.flat_map(|(_, texts)| texts.iter());
-        let texts: Vec<&str> = texts.iter().chain(more).copied().collect();
-        role["rules"] = rules(&texts);
+        role["rules"] = rules(&with_gated(name, texts, features));
         aggregate(&mut role, into);
         role
     });
     let controllers = CONTROLLER_ROLES.iter().map(|(name, texts)| {
-        let mut role = object("ClusterRole", "", &format!("{CONTROLLER}{name}"));
-        role["rules"] = rules(texts);
+        let name = format!("{CONTROLLER}{name}");
+        let mut role = object("ClusterRole", "", &name);
+        role["rules"] = rules(&with_gated(&name, texts, features));
         role
     });
     gathered.chain(plain).chain(controllers).collect()
+}
+
+/// The rules of a role, with those of the gates that are on.
+fn with_gated<'a>(role: &str, texts: &[&'a str], features: &Features) -> Vec<&'a str> {
+    let more = GATED_RULES
+        .iter()
+        .filter(|(gate, of, _)| *of == role && features.is_on(gate));
+    let more = more.flat_map(|(_, _, texts)| texts.iter());
+    texts.iter().chain(more).copied().collect()
 }
 
 /// `into` names the roles that it becomes a part of, parted by commas.

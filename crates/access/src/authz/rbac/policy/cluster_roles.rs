@@ -1,18 +1,27 @@
 //! The cluster roles for people and components.
 
+use davit_api::features::{GENERIC_WORKLOAD, WORKLOAD_WITH_JOB};
+
 /// Roles whose rules are gathered: name, the label gathered by, the label they carry themselves.
 pub(super) const AGGREGATED: [(&str, &str); 3] =
     [("admin", ""), ("edit", "admin"), ("view", "edit")];
 
-/// What roles have besides with the feature gate `GenericWorkload`: the role, rules.
-pub(super) const WORKLOAD_RULES: [(&str, &[&str]); 2] = [
+/// What roles have besides where a feature gate is on: the gate, the role, rules.
+pub(super) const GATED_RULES: [(&str, &str, &[&str]); 3] = [
     (
+        GENERIC_WORKLOAD,
         "system:aggregate-to-edit",
         &["write scheduling.k8s.io podgroups,workloads"],
     ),
     (
+        GENERIC_WORKLOAD,
         "system:aggregate-to-view",
         &["read scheduling.k8s.io podgroups,podgroups/status,workloads"],
+    ),
+    (
+        WORKLOAD_WITH_JOB,
+        "system:controller:job-controller",
+        &["read,create scheduling.k8s.io podgroups,workloads"],
     ),
 ];
 

@@ -144,3 +144,21 @@ fn item_190_the_cluster_roles_are_those_of_the_table() {
         }
     }
 }
+
+#[test]
+fn gates_bring_rules_of_their_own() {
+    let rules_of = |gates: &str, name: &str| {
+        let roles = cluster_roles(&gates.parse().unwrap());
+        let mut roles = roles.into_iter();
+        let role = roles.find(|role| role["metadata"]["name"] == name).unwrap();
+        role["rules"].as_array().unwrap().clone()
+    };
+    let jobs = "system:controller:job-controller";
+    let with = rules_of("GenericWorkload=true,WorkloadWithJob=true", jobs);
+    assert_eq!(with.len(), rules_of("GenericWorkload=true", jobs).len() + 1);
+    assert_eq!(
+        with.last().unwrap(),
+        &json!({"apiGroups": ["scheduling.k8s.io"], "resources": ["podgroups", "workloads"],
+            "verbs": ["get", "list", "watch", "create"]})
+    );
+}
