@@ -37,8 +37,8 @@ pub fn validate_update(types: &TypeTable, root: TypeId, new: &Value, old: &Value
 }
 
 /// Enumerations that descriptions of the API state and nobody holds against a value: of what nothing has written since
-/// phases of nodes were given up.
-const DESCRIBED_ONLY: [&str; 1] = ["core/v1.NodePhase"];
+/// phases of nodes were given up, and of what a new pod may say of itself.
+const DESCRIBED_ONLY: [&str; 2] = ["core/v1.NodePhase", "core/v1.PodQOSClass"];
 
 struct Walk<'t> {
     types: &'t TypeTable,

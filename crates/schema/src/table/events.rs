@@ -73,7 +73,10 @@ fn cells(row: &Row<'_>, names: &Names) -> Vec<Value> {
         .time(&[names.first])
         .or_else(|| row.time(&["eventTime"]));
     let mut last = row.time(&[names.last]).or(first);
-    let mut count = row.int(&[names.count]).max(1);
+    let mut count = match row.int(&[names.count]) {
+        0 => 1,
+        count => count,
+    };
     let series = row.at(&["series"]);
     if !series.is_null() {
         last = time(series.get("lastObservedTime").unwrap_or(&Value::Null));

@@ -143,6 +143,19 @@ fn what_is_on_no_row_is_not_read() {
 }
 
 #[test]
+fn events_are_counted_as_they_say() {
+    let seen = |count: Value| {
+        let event =
+            json!({"metadata": {"name": "e"}, "count": count, "involvedObject": {"kind": "Pod"}});
+        cells("", "v1", "Event", &event, NOW.parse().unwrap())[8].clone()
+    };
+    assert_eq!(
+        [json!(null), json!(0), json!(-1), json!(3)].map(seen),
+        [1, 1, -1, 3]
+    );
+}
+
+#[test]
 fn cluster_objects() {
     let node = json!({
         "metadata": {"name": "n1", "creationTimestamp": "2025-12-25T03:04:05Z",

@@ -36,6 +36,11 @@ fn phases_of_nodes_are_not_looked_at() {
 }
 
 #[test]
+fn what_a_pod_says_of_its_quality_of_service_is_not_looked_at() {
+    assert!(new("core/v1.Pod", &json!({"status": {"qosClass": "x"}})).is_empty());
+}
+
+#[test]
 fn names_of_pools() {
     let of = |name: &str| {
         let object = json!({"spec": {"driver": "d", "poolName": name, "limit": 1001}});
