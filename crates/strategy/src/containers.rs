@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::fields::{choice, not_negative, optional_choice, required};
 use super::json::{at, bool_at, has, int_at, list_at, repeats, str_at};
-use super::{app_armor, fields, resources, volumes};
+use super::{app_armor, fields, resources, volumes, windows};
 
 /// The fault of init containers that releases before 1.36 let in.
 pub(super) const INIT_RESTARTS: &str =
@@ -653,6 +653,7 @@ fn security_context(context: &Value, scope: &Scope<'_>, path: &Path, errors: &mu
         &path.child("seccompProfile"),
         errors,
     );
+    windows::options(context, path, errors);
     app_armor::profile(
         at(context, &["appArmorProfile"]),
         &path.child("appArmorProfile"),

@@ -70,6 +70,7 @@ mod storage;
 mod testing;
 mod trust_bundles;
 mod volumes;
+mod windows;
 mod workloads;
 
 pub use access::KindInfo;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::containers::{Scope, seccomp, user_id};
 use super::fields::{choice, one_of, optional_choice};
 use super::json::{at, bool_at, has, int_at, list_at, str_at};
-use super::{app_armor, containers, meta, resources, scheduling, volumes};
+use super::{app_armor, containers, meta, resources, scheduling, volumes, windows};
 
 const LONGEST_HOSTNAME: usize = 64;
 
@@ -31,7 +31,10 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
     };
     containers::all(spec, &scope, path, errors);
     volumes::env_files::volumes(spec, path, errors);
-    if has(spec, &["resources"]) {
+    if has(spec, &["resources"]) && str_at(spec, &["os", "name"]) == "windows" {
+        let why = "may not be set for a windows pod";
+        errors.push(FieldError::forbidden(&path.child("resources"), why));
+    } else if has(spec, &["resources"]) {
         let path = path.child("resources");
         resources::pod(at(spec, &["resources"]), &scope.claims, &path, errors);
         resources::pod_and_containers(spec, &path, errors);
@@ -50,6 +53,7 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
         errors,
     );
     security_context(spec, path, errors);
+    windows::host_process(spec, path, errors);
     host_users(spec, path, errors);
     scheduling::affinity(at(spec, &["affinity"]), &path.child("affinity"), errors);
     let tolerations = list_at(spec, &["tolerations"]);
@@ -66,14 +70,14 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
     optional_choice(spec, "preemptionPolicy", &policies, path, errors);
     let os = at(spec, &["os"]);
     if !os.is_null() {
-        let (known, path) = (["linux", "windows"], path.child("os"));
+        let (known, at_os) = (["linux", "windows"], path.child("os"));
         match str_at(os, &["name"]) {
-            "" => errors.push(FieldError::required(&path.child("name"), "")),
+            "" => errors.push(FieldError::required(&at_os.child("name"), "")),
             // upstream says this of the whole
             name if !known.contains(&name) => {
-                errors.push(FieldError::not_supported(&path, name, &known));
+                errors.push(FieldError::not_supported(&at_os, name, &known));
             }
-            _ => {}
+            _ => windows::other_system(spec, path, errors),
         }
     }
 }
@@ -231,6 +235,7 @@ fn security_context(spec: &Value, path: &Path, errors: &mut ErrorList) {
         &path.child("seccompProfile"),
         errors,
     );
+    windows::options(context, &path, errors);
     app_armor::profile(
         at(context, &["appArmorProfile"]),
         &path.child("appArmorProfile"),

@@ -2,6 +2,7 @@
 
 mod annotations;
 mod claim_statuses;
+mod resize;
 mod warnings;
 
 use std::collections::{HashMap, HashSet};
@@ -118,7 +119,7 @@ impl Strategy for Pod {
     fn prepare_subresource_update(&self, subresource: &str, new: &mut Value, old: &Value) {
         match subresource {
             "ephemeralcontainers" => only_in_spec(new, old, keep_all_but_ephemeral),
-            "resize" => only_in_spec(new, old, keep_all_but_resources),
+            "resize" => only_in_spec(new, old, resize::keep_all_but_resources),
             _ => return self.prepare_status_update(new, old),
         }
         access::next_generation(&self.0, new, old);
@@ -132,14 +133,22 @@ impl Strategy for Pod {
     ) -> ErrorList {
         match subresource {
             "ephemeralcontainers" => {
+                if is_mirror(old) {
+                    return vec![of_the_whole(
+                        "static pods do not support ephemeral containers",
+                    )];
+                }
                 let mut errors = meta::validate_update(&self.0, new, old);
                 ephemeral_update(new, old, &mut errors);
                 errors
             }
             "resize" => {
+                if let Some(why) = resize::refusal(old) {
+                    return vec![of_the_whole(why)];
+                }
                 let mut errors = meta::validate_update(&self.0, new, old);
                 spec_update(new, old, &mut errors);
-                resize_update(new, old, &mut errors);
+                resize::validate(new, old, &mut errors);
                 errors
             }
             _ => self.validate_status_update(new, old),
@@ -247,35 +256,21 @@ fn keep_all_but_ephemeral(spec: &mut Value, written: &Value) {
     keep(spec, written, "ephemeralContainers");
 }
 
-/// Takes over what a resize may change. Containers that come, go, or change their names or places stay as they were
-/// written, so that validation finds them.
-fn keep_all_but_resources(spec: &mut Value, written: &Value) {
-    const LISTS: [&str; 2] = ["containers", "initContainers"];
-    let lengths = |spec: &Value| LISTS.map(|list| list_at(spec, &[list]).len());
-    if lengths(spec) != lengths(written) {
-        *spec = written.clone();
-        return;
-    }
-    for list in LISTS {
-        let names = |spec: &Value| -> Vec<String> {
-            let names = list_at(spec, &[list]).iter();
-            names.map(|c| str_at(c, &["name"]).to_owned()).collect()
-        };
-        if names(spec) != names(written) {
-            keep(spec, written, list);
-            continue;
-        }
-        let written = list_at(written, &[list]);
-        for (c, w) in super::json::list_mut(spec, &[list]).zip(written) {
-            keep(c, w, "resources");
-            keep(c, w, "resizePolicy");
-        }
-    }
-    keep(spec, written, "resources");
-}
-
 /// What says that a pod is the mirror of a node's own: nobody takes it for something else later on.
 const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Whether it is the mirror of a pod that its node has from somewhere else, a static one.
+fn is_mirror(pod: &Value) -> bool {
+    has(pod, &["metadata", "annotations", MIRROR])
+}
+
+/// A fault of the object and of none of its fields.
+fn of_the_whole(why: &str) -> FieldError {
+    FieldError {
+        field: String::new(),
+        ..FieldError::forbidden(&Path::root(), why)
+    }
+}
 
 /// A mirror is of a pod that runs on a node.
 fn mirror(pod: &Value, errors: &mut ErrorList) {
@@ -635,93 +630,9 @@ fn ephemeral_update(new: &Value, old: &Value, errors: &mut ErrorList) {
                     "existing ephemeral containers \"{name}\" may not be changed\n{}",
                     changed.join("\n")
                 );
-                errors.push(FieldError::forbidden(&path.index(i), why));
+                errors.push(FieldError::forbidden(&path, why));
             }
             Some(_) => {}
-        }
-    }
-}
-
-/// A resize leaves the containers where they are.
-fn resize_order(new: &Value, old: &Value, errors: &mut ErrorList) {
-    for list in ["containers", "initContainers"] {
-        let path = Path::new("spec").child(list);
-        let (now, before) = (list_at(new, &["spec", list]), list_at(old, &["spec", list]));
-        if now.len() != before.len() {
-            let why = format!("{list} may not be added or removed on resize");
-            errors.push(FieldError::forbidden(&path, why));
-            continue;
-        }
-        for (i, (c, b)) in now.iter().zip(before).enumerate() {
-            if str_at(c, &["name"]) != str_at(b, &["name"]) {
-                let why = format!("{list} may not be renamed or reordered on resize");
-                errors.push(FieldError::forbidden(&path.index(i).child("name"), why));
-            }
-        }
-    }
-}
-
-/// Only cpu and memory of containers may be resized, and never so that the QoS class changes.
-fn resize_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let path = Path::new("spec");
-    let class = pod_defaults::qos_class(at(old, &["spec"]));
-    if pod_defaults::qos_class(at(new, &["spec"])) != class {
-        let fault = "Pod QOS Class may not change as a result of resizing";
-        errors.push(FieldError::invalid(&path, class, fault));
-    }
-    if !list_at(old, &["status", "nodeAllocatableResourceClaimStatuses"]).is_empty() {
-        let fault = "pods with node allocatable resource claims cannot be resized";
-        errors.push(FieldError::forbidden(&path, fault));
-    }
-    let known = errors.len();
-    resize_order(new, old, errors);
-    if errors.len() > known {
-        return;
-    }
-    for list in ["containers", "initContainers"] {
-        let before = list_at(old, &["spec", list]);
-        for (i, (c, b)) in list_at(new, &["spec", list]).iter().zip(before).enumerate() {
-            let fixed = |c: &Value| {
-                let mut resources = at(c, &["resources"]).clone();
-                for part in ["requests", "limits"] {
-                    for name in ["cpu", "memory"] {
-                        if let Some(list) = resources.get_mut(part) {
-                            remove(list, name);
-                        }
-                    }
-                }
-                (resources, at(c, &["resizePolicy"]).clone())
-            };
-            let at_container = path.child(list).index(i);
-            let (whole, path) = (&path, at_container.child("resources"));
-            let (is, was) = (fixed(c), fixed(b));
-            if !same(&is.0, &was.0) || !same(&is.1, &was.1) {
-                let why = "only cpu and memory resources are mutable";
-                errors.push(FieldError::forbidden(whole, why));
-            }
-            let (now, before) = (at(c, &["resources"]), at(b, &["resources"]));
-            let is_plain_init =
-                list == "initContainers" && str_at(c, &["restartPolicy"]) != "Always";
-            let restarts =
-                |policy: &Value| str_at(policy, &["restartPolicy"]) == "RestartContainer";
-            if is_plain_init
-                && !same(now, before)
-                && list_at(c, &["resizePolicy"]).iter().any(restarts)
-            {
-                let why = "non-sidecar init containers with a resize policy of RestartContainer cannot be resized";
-                errors.push(FieldError::forbidden(&at_container, why));
-            }
-            for (part, why) in [
-                ("limits", "resource limits cannot be removed"),
-                ("requests", "resource requests cannot be removed"),
-            ] {
-                let gone = |name: &&str| {
-                    at(now, &[part, *name]).is_null() && !at(before, &[part, *name]).is_null()
-                };
-                if ["cpu", "memory"].iter().any(gone) {
-                    errors.push(FieldError::forbidden(&path.child(part), why));
-                }
-            }
         }
     }
 }
