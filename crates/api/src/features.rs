@@ -60,6 +60,8 @@ pub const TOPOLOGY_AWARE: &str = "TopologyAwareWorkloadScheduling";
 pub const WORKLOAD_CLAIMS: &str = "DRAWorkloadResourceClaims";
 /// Workloads and PodGroups that are made for Jobs whose pods are of use together alone.
 pub const WORKLOAD_WITH_JOB: &str = "WorkloadWithJob";
+/// Objects that cannot be read from the store can be deleted.
+pub const UNSAFE_DELETION: &str = "AllowUnsafeMalformedObjectDeletion";
 /// Extended resources that are served by device classes.
 pub const EXTENDED_RESOURCE: &str = "DRAExtendedResource";
 

@@ -305,6 +305,12 @@ impl Status {
         Status::failure(Reason::NotFound, message).with_object(resource, name)
     }
 
+    /// 500 of a list in which objects cannot be read from the store; causes name them.
+    pub fn storage_read_error(resource: Qualified<'_>) -> Self {
+        let message = format!("failed to read one or more {resource} from the storage");
+        Status::failure(Reason::StorageReadError, message).with_object(resource, "list")
+    }
+
     /// 404 for a path that serves nothing.
     pub fn unknown_path() -> Self {
         let mut status = Status::failure(

@@ -7,6 +7,7 @@ mod list;
 mod options;
 mod patch;
 mod read;
+mod unreadable;
 mod update;
 mod watch;
 

@@ -30,7 +30,7 @@ use crate::ownership::{Owners, Tracking};
 use crate::server::ApiServer;
 
 pub(crate) use create::remove_system_metadata;
-pub(crate) use delete::{DeleteOptions, Preconditions};
+pub(crate) use delete::{DeleteOptions, IGNORE_READ_ERRORS, Preconditions, read_errors_fault};
 pub(crate) use owners::{Seen, leave_out_repeated};
 
 /// Writers give up after this long of losing races.

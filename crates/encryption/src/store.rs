@@ -6,8 +6,8 @@ use std::task::{Context, Poll, ready};
 
 use async_trait::async_trait;
 use davit_store::{
-    Change, Committed, Error, KeyValue, ListOptions, Listing, Marks, Operation, Result, Store,
-    WatchEvent, WatchSource, WatchStream, Write,
+    Change, Committed, Error, KeyValue, ListOptions, Listing, MOST_UNREADABLE, Marks, Operation,
+    Result, Store, UnreadableValue, WatchEvent, WatchSource, WatchStream, Write,
 };
 use futures::future::BoxFuture;
 use futures::{FutureExt, Stream};
@@ -40,18 +40,26 @@ fn failed(action: &'static str, key: &str, error: &EncryptionError) -> Error {
     }
 }
 
+fn unreadable(key: &str, revision: u64, error: &EncryptionError) -> UnreadableValue {
+    UnreadableValue {
+        key: key.to_owned(),
+        revision,
+        detail: error.to_string(),
+    }
+}
+
 impl Sealed {
     async fn unlock(&self, pair: &KeyValue) {
         let named = self.naming.named(&pair.key);
         self.encryption.unlock(&named, &pair.value).await;
     }
 
-    fn open(&self, mut pair: KeyValue) -> Result<KeyValue> {
+    fn open(&self, mut pair: KeyValue) -> Result<KeyValue, UnreadableValue> {
         let plain = self
             .encryption
             .decrypt_as(&self.naming.named(&pair.key), pair.value);
         pair.value = plain
-            .map_err(|error| failed("decrypt a stored value", &pair.key, &error))?
+            .map_err(|error| unreadable(&pair.key, pair.mod_revision, &error))?
             .value;
         Ok(pair)
     }
@@ -66,7 +74,7 @@ impl Sealed {
                     key,
                     current: Some(Box::new(pair)),
                 },
-                Err(error) => error,
+                Err(unreadable) => unreadable.into(),
             },
             error => error,
         }
@@ -130,21 +138,20 @@ impl EncryptedStore {
         };
         self.sealed.unlock(&pair).await;
         let named = self.sealed.naming.named(key);
-        self.sealed
-            .encryption
-            .decrypt_as(&named, pair.value)
+        let plain = self.sealed.encryption.decrypt_as(&named, pair.value);
+        plain
             .map(|plain| plain.stale)
-            .map_err(|error| failed("decrypt a stored value", key, &error))
+            .map_err(|error| unreadable(key, pair.mod_revision, &error).into())
     }
 
-    async fn plain(&self, pair: KeyValue) -> Result<KeyValue> {
+    async fn plain(&self, pair: KeyValue) -> Result<KeyValue, UnreadableValue> {
         self.sealed.unlock(&pair).await;
         self.sealed.open(pair)
     }
 
     async fn plain_option(&self, pair: Option<KeyValue>) -> Result<Option<KeyValue>> {
         match pair {
-            Some(pair) => self.plain(pair).await.map(Some),
+            Some(pair) => Ok(Some(self.plain(pair).await?)),
             None => Ok(None),
         }
     }
@@ -183,8 +190,18 @@ impl Store for EncryptedStore {
     async fn list(&self, prefix: &str, opts: ListOptions) -> Result<Listing> {
         let mut listing = self.inner.list(prefix, opts).await?;
         let items = std::mem::take(&mut listing.items);
+        let mut found = Vec::new();
         for pair in items {
-            listing.items.push(self.plain(pair).await?);
+            match self.plain(pair).await {
+                Ok(pair) => listing.items.push(pair),
+                Err(_) if found.len() == MOST_UNREADABLE => {
+                    return Err(Error::Unreadable { found, more: true });
+                }
+                Err(unreadable) => found.push(unreadable),
+            }
+        }
+        if !found.is_empty() {
+            return Err(Error::Unreadable { found, more: false });
         }
         Ok(listing)
     }

@@ -1,7 +1,7 @@
 //! The one place where failures of the layers below become what the API answers with.
 
 use davit_api::status::Status;
-use davit_store::Error as StoreError;
+use davit_store::{Error as StoreError, MOST_UNREADABLE, UnreadableValue};
 use davit_watchcache::{CacheError, CachedObject};
 
 use crate::ResourceInfo;
@@ -28,19 +28,42 @@ pub fn storage(error: StorageError, resource: &ResourceInfo, name: &str) -> Stat
     }
 }
 
-/// Whether what was found is an object.
+/// Whether what was found are objects.
 ///
 /// # Errors
-/// It cannot be read. Lists and watches in which it is fail as a whole, as those of kube-apiserver: without it they would tell
-/// that it is gone.
-pub fn readable(object: &CachedObject) -> Result<(), Status> {
-    if !object.header().unreadable {
-        return Ok(());
+/// Some cannot be read, and the first of them are named. Lists and watches in which they are fail as a whole, as those of
+/// kube-apiserver: without them they would tell that they are gone.
+pub fn readable<'a>(
+    objects: impl IntoIterator<Item = &'a CachedObject>,
+    resource: &ResourceInfo,
+) -> Result<(), Status> {
+    let unreadable = |object: &&CachedObject| object.header().unreadable;
+    let mut rest = objects.into_iter().filter(unreadable);
+    let named = |object: &CachedObject| UnreadableValue {
+        key: object.key().to_string(),
+        revision: object.revision(),
+        detail: "it is no object".to_owned(),
+    };
+    let found: Vec<_> = rest.by_ref().take(MOST_UNREADABLE).map(named).collect();
+    match found.is_empty() {
+        true => Ok(()),
+        false => Err(unreadable_values(&found, rest.next().is_some(), resource)),
     }
-    let key = object.key();
-    Err(Status::internal(format!(
-        "stored object {key} cannot be read"
-    )))
+}
+
+fn unreadable_values(found: &[UnreadableValue], more: bool, resource: &ResourceInfo) -> Status {
+    let mut status = Status::storage_read_error(resource.qualified());
+    for value in found {
+        let message = format!(
+            "stored object {} of revision {} cannot be read: {}",
+            value.key, value.revision, value.detail
+        );
+        status = status.with_cause("UnexpectedServerResponse", &message, &value.key);
+    }
+    match more {
+        true => status.with_cause("FieldValueTooMany", "there are more than are told here", ""),
+        false => status,
+    }
 }
 
 /// A failure of a list or watch of `resource`.
@@ -54,6 +77,9 @@ pub fn cache(error: CacheError, resource: &ResourceInfo) -> Status {
         }
         CacheError::NotReady => Status::too_many_requests(error.to_string(), 1),
         CacheError::TooSlow { .. } => Status::expired(error.to_string()),
+        CacheError::Store(StoreError::Unreadable { found, more }) => {
+            unreadable_values(&found, more, resource)
+        }
         CacheError::Store(error) => store(error, resource),
     }
 }

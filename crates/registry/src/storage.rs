@@ -333,6 +333,27 @@ impl Storage {
         self.shown(found).await
     }
 
+    /// The revision of a stored object that cannot be read; `None` if it can be, or there is none.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn unreadable(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<u64>, StorageError> {
+        match self.store.get(&self.key(namespace, name)).await {
+            Ok(found) => {
+                let found = found.filter(|pair| decode(pair).is_err());
+                Ok(found.map(|pair| pair.mod_revision))
+            }
+            Err(StoreError::Unreadable { found, .. }) => {
+                Ok(found.first().map(|value| value.revision))
+            }
+            Err(error) => Err(StorageError::Store(error)),
+        }
+    }
+
     /// The current object, to be looked at. It is read from the store as by [`Storage::get`], but parsed once for each revision.
     pub async fn lookup(
         &self,

@@ -109,6 +109,15 @@ pub enum Error {
         detail: String,
     },
 
+    /// Values that are there cannot be read: the key they are encrypted with is lost, or they are damaged.
+    #[error("{}", unreadable(found, *more))]
+    Unreadable {
+        /// The first of them, at most [`MOST_UNREADABLE`], and at least one.
+        found: Vec<UnreadableValue>,
+        /// There are more.
+        more: bool,
+    },
+
     /// The operating system or the database refused.
     #[error("cannot {action}: {detail}")]
     Io {
@@ -155,6 +164,49 @@ pub enum Error {
         /// How it names itself.
         holder: String,
     },
+}
+
+/// How many values that cannot be read an error tells of.
+pub const MOST_UNREADABLE: usize = 100;
+
+/// A value that is in the store and cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadableValue {
+    /// Its key.
+    pub key: String,
+    /// The revision at which it was written.
+    pub revision: u64,
+    /// Why it cannot be read.
+    pub detail: String,
+}
+
+impl From<UnreadableValue> for Error {
+    fn from(value: UnreadableValue) -> Self {
+        Error::Unreadable {
+            found: vec![value],
+            more: false,
+        }
+    }
+}
+
+fn unreadable(found: &[UnreadableValue], more: bool) -> String {
+    let first = found.first();
+    let first = first.map(|value| {
+        let UnreadableValue {
+            key,
+            revision,
+            detail,
+        } = value;
+        format!("{key} of revision {revision}: {detail}")
+    });
+    let first = first.unwrap_or_default();
+    match found.len() {
+        1 if !more => format!("stored value cannot be read: {first}"),
+        count => {
+            let least = if more { "more than " } else { "" };
+            format!("{least}{count} stored values cannot be read: {first} …")
+        }
+    }
 }
 
 fn found(current: Option<&KeyValue>) -> String {

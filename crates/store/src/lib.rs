@@ -22,7 +22,7 @@ mod watch;
 
 use async_trait::async_trait;
 
-pub use error::{Error, Result};
+pub use error::{Error, MOST_UNREADABLE, Result, UnreadableValue};
 pub use types::{
     Change, Committed, Expect, KeyValue, ListOptions, Listing, Operation, Write, prefix_end,
 };

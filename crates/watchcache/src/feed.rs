@@ -17,6 +17,15 @@ const RETRY: Duration = Duration::from_millis(500);
 /// How many changes are applied before others get their turn.
 const BURST: usize = 64;
 
+/// Where the feed begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum From {
+    /// Where it was, or at the oldest state.
+    History,
+    /// At the state of now: something of the past cannot be read, and may be gone since.
+    Present,
+}
+
 pub(super) struct Feed {
     store: Arc<dyn Store>,
     prefix: String,
@@ -41,10 +50,14 @@ impl Feed {
 
     /// Follows the store until it is closed.
     pub(super) async fn run(self) {
+        let mut from = From::History;
         loop {
             let following = async {
-                match self.connect().await {
-                    Ok(stream) => self.follow(stream).await,
+                match self.connect(from).await {
+                    Ok(stream) => {
+                        self.shared.set_unreadable(None);
+                        self.follow(stream).await
+                    }
                     Err(error) => Err(error),
                 }
             };
@@ -58,8 +71,13 @@ impl Feed {
             match result {
                 Ok(()) | Err(StoreError::Closed) => break,
                 // Everything since the last change applied is still in the store.
-                Err(StoreError::Overflow { .. }) => {}
+                Err(StoreError::Overflow { .. }) => from = From::History,
                 Err(error) => {
+                    from = From::History;
+                    if matches!(error, StoreError::Unreadable { .. }) {
+                        from = From::Present;
+                        self.shared.set_unreadable(Some(error.clone()));
+                    }
                     tracing::warn!(prefix = %self.prefix, %error, "cannot follow the store");
                     sleep(RETRY).await;
                 }
@@ -70,15 +88,15 @@ impl Feed {
 
     /// Opens the watch of the store, from where this cache is if that is still
     /// possible, or after loading everything.
-    async fn connect(&self) -> Result<WatchStream, StoreError> {
-        if self.shared.is_loaded() {
+    async fn connect(&self, from: From) -> Result<WatchStream, StoreError> {
+        if self.shared.is_loaded() && from == From::History {
             match self.store.watch(&self.prefix, self.shared.applied()).await {
                 Err(StoreError::Compacted { .. }) => {}
                 result => return result,
             }
         }
         loop {
-            match self.load().await {
+            match self.load(from).await {
                 // It was compacted between the question and the use of the answer.
                 Err(StoreError::Compacted { .. }) => {}
                 result => return result,
@@ -91,8 +109,8 @@ impl Feed {
     /// The first load begins at the oldest state the store has and runs through its
     /// history, so that clients can resume from before a restart. A later one begins
     /// at the present, because its history has a gap anyway.
-    async fn load(&self) -> Result<WatchStream, StoreError> {
-        let revision = if self.shared.is_loaded() {
+    async fn load(&self, from: From) -> Result<WatchStream, StoreError> {
+        let revision = if self.shared.is_loaded() || from == From::Present {
             None
         } else {
             Some(self.store.oldest_revision().await?)

@@ -208,7 +208,8 @@ impl Cache {
     /// The objects that pass `filter`.
     ///
     /// Waits until `deadline` for the cache to be as fresh as asked; fails with
-    /// [`CacheError::TooLarge`] or [`CacheError::NotReady`] if it does not get there.
+    /// [`CacheError::TooLarge`] or [`CacheError::NotReady`] if it does not get there, and with
+    /// [`davit_store::Error::Unreadable`] if that is because objects cannot be read.
     pub async fn list(
         &self,
         freshness: Freshness,
@@ -363,7 +364,11 @@ impl Cache {
             Freshness::AtLeast(revision) => revision,
             Freshness::Latest => self.store.current_revision().await?,
         };
-        match shared.wait_complete(wanted, deadline).await {
+        let waited = shared.wait_complete(wanted, deadline).await;
+        if let (Err(_), Some(error)) = (waited, shared.unreadable()) {
+            return Err(error.into());
+        }
+        match waited {
             Ok(revision) => Ok(revision),
             Err(_) if wanted > self.store.revision() => Err(CacheError::TooLarge {
                 requested: wanted,

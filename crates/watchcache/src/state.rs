@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use davit_store::{Change, KeyValue, Marks};
+use davit_store::{Change, Error as StoreError, KeyValue, Marks};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
@@ -85,6 +85,8 @@ pub(super) struct Shared {
     advanced: watch::Sender<()>,
     /// Whether the first load is done; reads wait for it.
     loaded: watch::Sender<bool>,
+    /// Why the objects cannot be loaded or followed: some cannot be read.
+    unreadable: Mutex<Option<StoreError>>,
     progress_wanted: Notify,
 }
 
@@ -103,6 +105,7 @@ impl Shared {
             dispatched: AtomicU64::new(0),
             advanced: watch::Sender::new(()),
             loaded: watch::Sender::new(false),
+            unreadable: Mutex::default(),
             progress_wanted: Notify::new(),
         }
     }
@@ -167,6 +170,11 @@ impl Shared {
             // Either way the loop looks at the state again.
             let _ = tokio::time::timeout_at(wake, advanced.changed()).await;
         }
+    }
+
+    /// Which objects keep this cache from being in step with the store, if any do.
+    pub(super) fn unreadable(&self) -> Option<StoreError> {
+        self.unreadable.lock().clone()
     }
 
     /// The revision up to which a watcher whose channel is empty has seen everything.
@@ -266,6 +274,11 @@ impl Shared {
     /// The counters of the watch the feed reads from now.
     pub(super) fn set_marks(&self, marks: Option<Arc<Marks>>) {
         self.state.write().marks = marks;
+    }
+
+    /// Notes that objects cannot be read, or that all can be again.
+    pub(super) fn set_unreadable(&self, error: Option<StoreError>) {
+        *self.unreadable.lock() = error;
     }
 
     /// Notes that the first load is done.

@@ -3,8 +3,8 @@
 
 use super::{
     EXTENDED_RESOURCE, Effect, GANG_SCHEDULING, GENERIC_WORKLOAD, GRANULAR_STATUS, Gate,
-    LIST_ACTIVE, LIST_ATTRIBUTES, Stage, TOPOLOGY_AWARE, UNTHROTTLED, WORKLOAD_CLAIMS,
-    WORKLOAD_WITH_JOB,
+    LIST_ACTIVE, LIST_ATTRIBUTES, Stage, TOPOLOGY_AWARE, UNSAFE_DELETION, UNTHROTTLED,
+    WORKLOAD_CLAIMS, WORKLOAD_WITH_JOB,
 };
 
 /// What can be switched.
@@ -67,7 +67,7 @@ pub(super) const GATES: &[Gate] = &[
     ),
     built_in("AllowParsingUserUIDFromCertAuth", Stage::Beta),
     built_in("AllowServiceExternalIPs", Stage::Ga),
-    missing("AllowUnsafeMalformedObjectDeletion", Stage::Alpha, false),
+    gate(UNSAFE_DELETION, Stage::Alpha, false),
     built_in("AnonymousAuthConfigurableEndpoints", Stage::Ga),
     built_in("AnyVolumeDataSource", Stage::Ga),
     inner("AtomicFIFO", Stage::Beta, true),

@@ -1,6 +1,7 @@
 //! Deleting objects, one or many.
 
 use bytes::Bytes;
+use davit_api::features::{Features, UNSAFE_DELETION};
 use davit_api::status::{Reason, Status};
 use davit_registry::{ResourceInfo, convert};
 use http::{Request, StatusCode};
@@ -9,14 +10,14 @@ use serde_json::{Value, json};
 use super::body::{Expected, api_version_of, decode, format};
 use super::list::find;
 use super::options::{ListQuery, Validation};
-use super::{namespace_of, read_body};
+use super::{namespace_of, read_body, unreadable};
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
-use crate::negotiate::{Form, Offer};
+use crate::negotiate::{Accepted, Form, Offer};
 use crate::ownership::Tracking;
 use crate::respond::{self, Item, ListMeta};
 use crate::server::ApiServer;
-use crate::writes::{DeleteOptions, Writer};
+use crate::writes::{DeleteOptions, IGNORE_READ_ERRORS, Writer, read_errors_fault};
 
 const COLLECTION_PAGE: usize = 10_000;
 
@@ -28,7 +29,11 @@ pub(super) async fn delete(
     request: Request<RequestBody>,
 ) -> HandlerResult {
     let accepted = respond::accepted_for(context, resource, Offer::Objects)?;
-    let options = read_options(context, request.into_body()).await?;
+    let options = read_options(server.features(), context, request.into_body()).await?;
+    if options.ignore_read_errors {
+        unreadable::delete(server, context, resource).await?;
+        return gone(context, accepted, resource, "");
+    }
     let writer = writer(server, context, resource, &options);
     let deletion = writer.delete(&context.info.name, &options).await?;
     let code = if !deletion.gone && options.orphan_dependents == Some(false) {
@@ -40,13 +45,23 @@ pub(super) async fn delete(
         return respond::object(context, accepted, resource, code, deletion.stored.value);
     }
     let uid = davit_registry::object::uid(&deletion.stored.value);
+    gone(context, accepted, resource, uid)
+}
+
+/// The answer about an object that is gone and not shown.
+fn gone(
+    context: &Context,
+    accepted: Accepted,
+    resource: &ResourceInfo,
+    uid: &str,
+) -> HandlerResult {
     let status = Status::success(resource.qualified(), &context.info.name, uid);
     let value = serde_json::to_value(status).map_err(Status::internal)?;
-    let plain = crate::negotiate::Accepted {
+    let plain = Accepted {
         form: Form::Object,
         ..accepted
     };
-    Ok(respond::encoded(plain, code, &value))
+    Ok(respond::encoded(plain, StatusCode::OK, &value))
 }
 
 fn writer<'a>(
@@ -74,7 +89,11 @@ pub(super) async fn collection(
 ) -> HandlerResult {
     let accepted = respond::accepted_for(context, resource, Offer::Objects)?;
     let mut query = ListQuery::parse(context, false)?;
-    let options = read_options(context, request.into_body()).await?;
+    let options = read_options(server.features(), context, request.into_body()).await?;
+    if options.ignore_read_errors {
+        let why = "is not allowed with DELETECOLLECTION, try again after removing the option";
+        return Err(DeleteOptions::refused(&[read_errors_fault(why)]));
+    }
     query.limit = query.limit.or(Some(COLLECTION_PAGE));
     let writer = writer(server, context, resource, &options);
     let mut items = Vec::new();
@@ -108,11 +127,15 @@ pub(super) async fn collection(
     respond::list(context, accepted, resource, items, &meta)
 }
 
-async fn read_options(context: &Context, body: RequestBody) -> Result<DeleteOptions, Status> {
+async fn read_options(
+    features: &Features,
+    context: &Context,
+    body: RequestBody,
+) -> Result<DeleteOptions, Status> {
     let format = format(&context.headers);
     let bytes: Bytes = read_body(body).await?;
     if bytes.is_empty() {
-        return options(context, options_of_query(context)?);
+        return options(features, context, options_of_query(context)?);
     }
     let table = davit_api::kinds::builtin();
     let Some(type_id) = table.kind_type("meta.k8s.io", "v1", "DeleteOptions") else {
@@ -131,10 +154,21 @@ async fn read_options(context: &Context, body: RequestBody) -> Result<DeleteOpti
         custom: None,
     };
     let value = decode(context, &bytes, format, &expected, Validation::Ignore)?;
-    options(context, value)
+    options(features, context, value)
 }
 
-fn options(context: &Context, mut value: Value) -> Result<DeleteOptions, Status> {
+fn options(
+    features: &Features,
+    context: &Context,
+    mut value: Value,
+) -> Result<DeleteOptions, Status> {
+    if !features.is_on(UNSAFE_DELETION)
+        && let Some(given) = value.as_object_mut()
+        && given.remove(IGNORE_READ_ERRORS) == Some(Value::Bool(true))
+    {
+        let why = format!("{IGNORE_READ_ERRORS} is ignored: feature gate {UNSAFE_DELETION} is off");
+        context.warnings.add(why);
+    }
     let options = DeleteOptions::from_value(&value)?;
     davit_registry::object::set_type(&mut value, "meta.k8s.io/v1", "DeleteOptions");
     context.warnings.set_options(value);
@@ -155,6 +189,9 @@ fn options_of_query(context: &Context) -> Result<Value, Status> {
     }
     if let Some(orphan) = query.optional_flag("orphanDependents") {
         options["orphanDependents"] = json!(orphan);
+    }
+    if let Some(ignore) = query.optional_flag(IGNORE_READ_ERRORS) {
+        options[IGNORE_READ_ERRORS] = json!(ignore);
     }
     let dry_run: Vec<&str> = query
         .all("dryRun")

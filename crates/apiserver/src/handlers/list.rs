@@ -95,9 +95,7 @@ async fn items(
     resource: &ResourceInfo,
     objects: &[Arc<CachedObject>],
 ) -> Result<Vec<Item>, Status> {
-    objects
-        .iter()
-        .try_for_each(|object| errors::readable(object))?;
+    errors::readable(objects.iter().map(|object| &**object), resource)?;
     let Some(view) = resource.storage.view() else {
         return objects
             .iter()

@@ -12,6 +12,8 @@ use super::{Race, Writer};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
+/// The option that deletes what cannot be read, and stands with no other.
+pub(crate) const IGNORE_READ_ERRORS: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
 
 /// What happens to dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub(crate) struct DeleteOptions {
     pub(crate) orphan_dependents: Option<bool>,
     pub(crate) preconditions: Preconditions,
     pub(crate) dry_run: bool,
+    /// The object is deleted although it cannot be read, and only then.
+    pub(crate) ignore_read_errors: bool,
 }
 
 impl DeleteOptions {
@@ -78,9 +82,12 @@ impl DeleteOptions {
                 ));
             }
         }
+        let ignore_read_errors = value[IGNORE_READ_ERRORS] == true;
+        if ignore_read_errors {
+            faults.extend(beside_read_errors(value));
+        }
         if !faults.is_empty() {
-            let kind = Qualified::new("meta.k8s.io", "DeleteOptions");
-            return Err(Status::invalid(kind, "", &faults));
+            return Err(Self::refused(&faults));
         }
         let text = |name: &str| {
             value
@@ -97,12 +104,43 @@ impl DeleteOptions {
                 resource_version: text("resourceVersion"),
             },
             dry_run,
+            ignore_read_errors,
         })
+    }
+
+    /// What is wrong with options.
+    pub(crate) fn refused(faults: &[FieldError]) -> Status {
+        let kind = Qualified::new("meta.k8s.io", "DeleteOptions");
+        Status::invalid(kind, "", faults)
     }
 
     fn names_a_policy(&self) -> bool {
         self.policy.is_some() || self.orphan_dependents.is_some()
     }
+}
+
+/// The options that say something of an object which nobody can read.
+fn beside_read_errors(value: &Value) -> impl Iterator<Item = FieldError> {
+    let others = [
+        "dryRun",
+        "propagationPolicy",
+        "orphanDependents",
+        "gracePeriodSeconds",
+        "preconditions",
+    ];
+    let is_set = |name: &&str| match &value[name] {
+        Value::Array(entries) => !entries.is_empty(),
+        other => !other.is_null(),
+    };
+    others
+        .into_iter()
+        .filter(is_set)
+        .map(|name| read_errors_fault(&format!("cannot be set together with .{name}")))
+}
+
+/// What is wrong with asking for a deletion in spite of read errors.
+pub(crate) fn read_errors_fault(why: &str) -> FieldError {
+    FieldError::invalid(&Path::new(IGNORE_READ_ERRORS), true, why)
 }
 
 /// What became of the object.

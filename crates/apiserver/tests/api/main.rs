@@ -38,6 +38,7 @@ mod serve;
 mod service_addresses;
 mod services;
 mod subresources;
+mod unreadable;
 mod webhooks;
 mod wire;
 mod write_routes;

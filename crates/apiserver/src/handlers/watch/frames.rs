@@ -84,7 +84,7 @@ impl Frames {
     }
 
     fn event(&mut self, delivery: &Delivery) -> Result<Bytes, Status> {
-        errors::readable(delivery.object())?;
+        errors::readable([&**delivery.object()], &self.resource)?;
         let converted = self.resource.is_converted();
         let protobuf = self.media == Media::Protobuf;
         let format = match (self.form, protobuf) {
