@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use davit_api::SortedValues;
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 
 /// What is known of a node.
@@ -20,8 +21,8 @@ pub struct NodeSelectorError(String);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Operator {
-    In(Vec<String>),
-    NotIn(Vec<String>),
+    In(SortedValues),
+    NotIn(SortedValues),
     Exists,
     DoesNotExist,
     Gt(i64),
@@ -46,8 +47,8 @@ impl Requirement {
             return Err(fault("not a valid field selector key"));
         }
         let operator = match &*r.operator {
-            "In" if !values.is_empty() => Operator::In(values),
-            "NotIn" if !values.is_empty() => Operator::NotIn(values),
+            "In" if !values.is_empty() => Operator::In(SortedValues::new(values)),
+            "NotIn" if !values.is_empty() => Operator::NotIn(SortedValues::new(values)),
             "In" | "NotIn" => return Err(fault("values must not be empty")),
             _ if field => return Err(fault("not a valid selector operator for fields")),
             "Exists" => Operator::Exists,
@@ -65,8 +66,8 @@ impl Requirement {
     fn matches(&self, value: Option<&str>) -> bool {
         let number = || value.and_then(|v| v.parse::<i64>().ok());
         match &self.operator {
-            Operator::In(values) => value.is_some_and(|v| values.iter().any(|x| x == v)),
-            Operator::NotIn(values) => value.is_none_or(|v| values.iter().all(|x| x != v)),
+            Operator::In(values) => value.is_some_and(|v| values.contains(v)),
+            Operator::NotIn(values) => value.is_none_or(|v| !values.contains(v)),
             Operator::Exists => value.is_some(),
             Operator::DoesNotExist => value.is_none(),
             Operator::Gt(bound) => number().is_some_and(|n| n > *bound),

@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use crate::field::{self, ErrorList, FieldError, Path, quote};
-use crate::names;
+use crate::{SortedValues, names};
 
 mod parse;
 
@@ -41,14 +41,6 @@ impl<L: Labels + ?Sized> Labels for Option<&L> {
     }
 }
 
-impl<K: AsRef<str>, V: AsRef<str>> Labels for [(K, V)] {
-    fn get_label(&self, key: &str) -> Option<&str> {
-        self.iter()
-            .find(|(k, _)| k.as_ref() == key)
-            .map(|(_, v)| v.as_ref())
-    }
-}
-
 /// How a requirement relates a label to its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operator {
@@ -78,6 +70,7 @@ pub struct Requirement {
     key: String,
     operator: Operator,
     values: Vec<String>,
+    sorted: SortedValues,
 }
 
 /// Why a selector is refused; the text is that of Kubernetes.
@@ -98,6 +91,7 @@ impl Requirement {
         let requirement = Requirement {
             key: key.into(),
             operator,
+            sorted: SortedValues::new(values.clone()),
             values,
         };
         let errors = requirement.check();
@@ -170,7 +164,7 @@ impl Requirement {
     /// Whether labels meet the requirement.
     pub fn matches<L: Labels + ?Sized>(&self, labels: &L) -> bool {
         let value = labels.get_label(&self.key);
-        let listed = |v: &str| self.values.iter().any(|x| x == v);
+        let listed = |v: &str| self.sorted.contains(v);
         match self.operator {
             Operator::Equals | Operator::DoubleEquals | Operator::In => value.is_some_and(listed),
             Operator::NotEquals | Operator::NotIn => value.is_none_or(|v| !listed(v)),

@@ -35,12 +35,14 @@ pub mod resource_claims;
 pub mod runtime_config;
 pub mod schedule;
 pub mod selector;
+mod sorted_values;
 pub mod status;
 pub mod taint;
 mod text;
 pub mod time;
 
 pub use architecture::architecture;
+pub use sorted_values::SortedValues;
 
 /// The typed kinds of API level 1.36.
 pub use k8s_openapi;

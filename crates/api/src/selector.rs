@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::SortedValues;
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
@@ -20,8 +21,8 @@ pub struct Requirement {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Operator {
-    In(Vec<String>),
-    NotIn(Vec<String>),
+    In(SortedValues),
+    NotIn(SortedValues),
     Exists,
     DoesNotExist,
     Gt(i64),
@@ -38,8 +39,8 @@ impl Requirement {
             _ => None,
         };
         let operator = match operator {
-            "In" => Operator::In(values),
-            "NotIn" => Operator::NotIn(values),
+            "In" => Operator::In(SortedValues::new(values)),
+            "NotIn" => Operator::NotIn(SortedValues::new(values)),
             "Exists" => Operator::Exists,
             "DoesNotExist" => Operator::DoesNotExist,
             "Gt" => number().map_or(Operator::Never, Operator::Gt),
@@ -56,7 +57,7 @@ impl Requirement {
     pub fn equals(key: &str, value: &str) -> Self {
         Self {
             key: key.to_owned(),
-            operator: Operator::In(vec![value.to_owned()]),
+            operator: Operator::In(SortedValues::new(vec![value.to_owned()])),
         }
     }
 
@@ -64,15 +65,15 @@ impl Requirement {
     pub fn differs(key: &str, value: &str) -> Self {
         Self {
             key: key.to_owned(),
-            operator: Operator::NotIn(vec![value.to_owned()]),
+            operator: Operator::NotIn(SortedValues::new(vec![value.to_owned()])),
         }
     }
 
     fn matches(&self, value: Option<&str>) -> bool {
         let number = || value.and_then(|v| v.parse::<i64>().ok());
         match &self.operator {
-            Operator::In(values) => value.is_some_and(|v| values.iter().any(|x| x == v)),
-            Operator::NotIn(values) => value.is_none_or(|v| values.iter().all(|x| x != v)),
+            Operator::In(values) => value.is_some_and(|v| values.contains(v)),
+            Operator::NotIn(values) => value.is_none_or(|v| !values.contains(v)),
             Operator::Exists => value.is_some(),
             Operator::DoesNotExist => value.is_none(),
             Operator::Gt(bound) => number().is_some_and(|n| n > *bound),
@@ -186,11 +187,11 @@ impl NodeTerm {
             .iter()
             .filter(|r| r.key == "metadata.name")
             .filter_map(|r| match &r.operator {
-                Operator::In(values) => Some(values.iter().map(String::as_str).collect::<Vec<_>>()),
+                Operator::In(values) => Some(values),
                 _ => None,
             });
-        let first = lists.next()?;
-        Some(lists.fold(first, |names, list| {
+        let first = lists.next()?.as_slice().iter().map(String::as_str);
+        Some(lists.fold(first.collect(), |names: Vec<&str>, list| {
             names.into_iter().filter(|n| list.contains(n)).collect()
         }))
     }

@@ -55,3 +55,28 @@ pub(super) fn names_that_multiply(t: &Target) {
     assert_eq!(answer.code, 422, "{} bytes", answer.body.len());
     assert!(answer.body.len() < 10_000, "{} bytes", answer.body.len());
 }
+
+/// An object with as many labels as it has room for, and selectors with as many conditions or values as a path has: each object
+/// was asked for each of them, while others waited.
+pub(super) fn selectors_that_multiply(t: &Target) {
+    let labels = (0..60_000).map(|n| (format!("l{n}"), json!("")));
+    let labels = labels.collect::<serde_json::Map<_, _>>();
+    let map = json!({ "metadata": { "name": "labelled", "labels": labels } }).to_string();
+    let kind = [("Content-Type", JSON)];
+    let answer = t.send("ed", &format!("POST {MAPS}"), &kind, &map);
+    assert_eq!(answer.code, 201, "{} bytes", answer.body.len());
+    let conditions = |count: usize| {
+        let conditions: Vec<String> = (0..count).map(|n| format!("!m{n}")).collect();
+        format!("{MAPS}?labelSelector={}", conditions.join(","))
+    };
+    let values: Vec<String> = (0..9_000).map(|n| format!("v{n}")).collect();
+    let values = format!("{MAPS}?labelSelector=a%20notin%20({})", values.join(","));
+    let begun = Instant::now();
+    t.allowed("ed", &conditions(1000));
+    t.allowed("ed", &values);
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    for verb in ["GET", "DELETE"] {
+        t.refused("ed", &format!("{verb} {}", conditions(1001)), &Value::Null);
+    }
+    t.allowed("ed", &format!("{MAPS}/labelled"));
+}

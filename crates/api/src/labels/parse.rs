@@ -1,5 +1,7 @@
 //! Lexer and parser of the selector language.
 
+use std::collections::HashSet;
+
 use super::{Operator, Requirement, SelectorError, check_key};
 use crate::field::{self, Path};
 
@@ -247,8 +249,9 @@ impl Parser {
     /// Words separated by commas; nothing between two commas is the empty word.
     fn list(&mut self) -> Result<Vec<String>, String> {
         let mut values: Vec<String> = Vec::new();
+        let mut known = HashSet::new();
         let mut add = |word: String| {
-            if !values.contains(&word) {
+            if known.insert(word.clone()) {
                 values.push(word);
             }
         };

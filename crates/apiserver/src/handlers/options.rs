@@ -136,6 +136,10 @@ pub(crate) enum VersionMatch {
     NotOlderThan,
 }
 
+/// Conditions of the selectors of a request: each object is asked for each of them, while others wait. How many values a
+/// condition has costs next to nothing.
+const MOST_CONDITIONS: usize = 1000;
+
 /// The options of a list or watch.
 #[derive(Debug, Clone)]
 pub(crate) struct ListQuery {
@@ -157,6 +161,12 @@ impl ListQuery {
         let labels = davit_api::labels::Selector::parse(&context.info.label_selector)
             .map_err(|error| Status::bad_request(error.to_string()))?;
         let fields = fields(&context.info)?;
+        let conditions = labels.requirements().len() + fields.terms().len();
+        if conditions > MOST_CONDITIONS {
+            return Err(Status::bad_request(format!(
+                "the selectors have {conditions} conditions, {MOST_CONDITIONS} are the most"
+            )));
+        }
         let number = |name: &str| query.number(name).map_err(Status::bad_request);
         let limit = number("limit")?.filter(|limit| *limit > 0);
         let timeout = number("timeoutSeconds")?.filter(|seconds| *seconds > 0);

@@ -376,3 +376,28 @@ async fn item_063_an_idle_watch_gets_a_last_bookmark_before_it_ends() {
     let mut events = c.watch(&url).await;
     assert!(events.next().await.is_none());
 }
+
+/// Each object is asked for each condition, while others wait; values cost next to nothing.
+#[tokio::test]
+async fn selectors_have_an_end() {
+    let c = Cluster::new().await;
+    c.config_map("a", &json!({})).await;
+    let many = |count: usize| -> String {
+        let conditions: Vec<String> = (0..count).map(|n| format!("!l{n}")).collect();
+        conditions.join(",")
+    };
+    let ask = async |query: String| c.get(&format!("{CONFIG_MAPS}?{query}")).await;
+    ask(format!("labelSelector={}", many(1000))).await.ok(200);
+    let fields = vec!["metadata.name!=b"; 1001].join(",");
+    for query in [
+        format!("labelSelector={}", many(1001)),
+        format!("labelSelector={}&watch=1", many(1001)),
+        format!("fieldSelector={}", fields.replace('=', "%3D")),
+    ] {
+        ask(query).await.error(400, "BadRequest");
+    }
+    let values: Vec<String> = (0..9_000).map(|n| format!("v{n}")).collect();
+    let query = format!("labelSelector=a%20notin%20({})", values.join(","));
+    let list = ask(query).await.ok(200);
+    assert_eq!(list["items"].as_array().unwrap().len(), 1);
+}
