@@ -9,6 +9,7 @@ mod columns;
 mod convert;
 mod definition;
 mod metrics;
+mod recent;
 mod strategy;
 mod view;
 

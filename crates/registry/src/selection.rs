@@ -58,8 +58,7 @@ impl ConvertedFields {
         if is_shown_as_cached(&self.view, object.header()) {
             return Ok((true, None));
         }
-        let value = serde_json::from_slice(&object.json()).map_err(Status::internal)?;
-        let value = self.view.read_one(value).await?;
+        let value = self.view.read_cached(object).await?;
         Ok((self.holds(&value), Some(value)))
     }
 
@@ -237,14 +236,11 @@ fn header(pair: &KeyValue, prefix: &str, namespaced: bool) -> Header {
 fn fill(header: &mut Header, value: &Value, strategy: &dyn Strategy) {
     header.uid = crate::object::uid(value).into();
     let labels = davit_api::meta::labels(value).into_iter().flatten();
-    header.labels = labels
-        .map(|(key, value)| {
-            (
-                key.as_str().into(),
-                value.as_str().unwrap_or_default().into(),
-            )
-        })
-        .collect();
+    let label = |(key, value): (&String, &Value)| {
+        let value = value.as_str().unwrap_or_default();
+        (Box::from(key.as_str()), Box::from(value))
+    };
+    header.labels = labels.map(label).collect();
     header.fields = strategy
         .fields(value)
         .into_iter()

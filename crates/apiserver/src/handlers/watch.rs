@@ -208,8 +208,7 @@ async fn converted(resource: &ResourceInfo, item: &WatchItem) -> Result<Option<V
     if view.shows_stored() && !object.header().foreign {
         return Ok(None);
     }
-    let value = serde_json::from_slice(&object.json()).map_err(Status::internal)?;
-    view.read_one(value).await.map(Some)
+    view.read_cached(object).await.map(Some)
 }
 
 fn stream(source: Source) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {

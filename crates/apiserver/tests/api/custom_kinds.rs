@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::*;
 use crate::crds::establish;
+use crate::hook::{Hook, Said};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const THINGS: &str = "/apis/example.com/v1/namespaces/default/things";
@@ -358,4 +359,53 @@ async fn rules_show_scalars_and_nothing_larger() {
         said(c.post(THINGS, &thing(&json!({}))).await),
         "Thing.example.com \"a\" is invalid: spec: Invalid value: has a name"
     );
+}
+
+/// Fifty who watch a kind in a version that a slow webhook makes cost it as many calls as there are events.
+#[tokio::test]
+async fn a_converter_is_asked_once_whoever_watches() {
+    let converter = Hook::new(&[], |question: &Value| {
+        let request = &question["request"];
+        let mut objects = request["objects"].clone();
+        for object in objects.as_array_mut().unwrap() {
+            object["apiVersion"] = request["desiredAPIVersion"].clone();
+        }
+        let answer = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": {
+            "uid": request["uid"], "result": {"status": "Success"}, "convertedObjects": objects}});
+        Said {
+            after: Duration::from_millis(500),
+            ..answer.into()
+        }
+    })
+    .await;
+    let c = Cluster::new().await;
+    let mut definition = things(&[version("v1", &json!({})), {
+        let mut other = version("v2", &json!({}));
+        other["storage"] = json!(false);
+        other
+    }]);
+    definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {
+        "conversionReviewVersions": ["v1"], "clientConfig": converter.by_url()}});
+    establish(&c, &definition).await;
+    let others = "/apis/example.com/v2/namespaces/default/things?watch=1";
+    let mut watches = Vec::new();
+    for _ in 0..50 {
+        watches.push(c.watch(others).await);
+    }
+    c.post(THINGS, &thing(&json!({}))).await.ok(201);
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    c.patch(&format!("{THINGS}/a"), "merge", &label)
+        .await
+        .ok(200);
+    let before = std::time::Instant::now();
+    let all = watches.iter_mut().map(async |events| {
+        for kind in ["ADDED", "MODIFIED"] {
+            let event = events.next().await.unwrap();
+            assert_eq!(event["type"], kind, "{event}");
+            assert_eq!(event["object"]["apiVersion"], "example.com/v2");
+        }
+    });
+    futures::future::join_all(all).await;
+    assert_eq!(converter.heard().len(), 2);
+    assert!(before.elapsed() < Duration::from_secs(5));
 }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use davit_api::status::Status;
+use davit_watchcache::CachedObject;
 use serde_json::{Value, json};
 
 use super::convert::Converter;
 use super::definition::{Conversion, CustomVersion};
+use super::recent::RecentConversions;
 
 /// What stands between the storage and the users of one version.
 pub struct View {
@@ -17,6 +19,7 @@ pub struct View {
     versions: Arc<[Arc<CustomVersion>]>,
     storage_api_version: String,
     converter: Converter,
+    recent: RecentConversions,
 }
 
 impl View {
@@ -33,6 +36,7 @@ impl View {
             version,
             storage,
             converter,
+            recent: RecentConversions::default(),
         }
     }
 
@@ -96,6 +100,18 @@ impl View {
         objects
             .pop()
             .ok_or_else(|| Status::internal("a conversion lost an object"))
+    }
+
+    /// As [`View::read_one`] for an object that many want at once.
+    ///
+    /// # Errors
+    /// When the conversion fails.
+    pub async fn read_cached(&self, object: &CachedObject) -> Result<Value, Status> {
+        let read = async {
+            let value = serde_json::from_slice(&object.json()).map_err(Status::internal)?;
+            self.read_one(value).await
+        };
+        self.recent.get(object, read).await
     }
 
     /// An object of the version seen as it is stored.
