@@ -56,10 +56,13 @@ pub fn kind_that_a_pod_needs(spec: &Value) -> Option<&'static str> {
         (source("persistentVolumeClaim"), "persistentvolumeclaims"),
         (source("ephemeral"), "persistentvolumeclaims"),
         (source("csi"), "csidrivers"),
+        (source("glusterfs"), "endpoints"),
         (
             items(&spec["resourceClaims"]).next().is_some(),
             "resourceclaims",
         ),
+        // who belongs to a group counts for its gang, and keeps it
+        (spec["schedulingGroup"].is_object(), "podgroups"),
     ];
     let found = found.iter().find(|(refers, _)| *refers);
     found.map(|(_, what)| *what)

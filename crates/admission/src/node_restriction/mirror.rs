@@ -89,12 +89,22 @@ mod tests {
                 json!({"projected": {"sources": [{"podCertificate": {"signerName": "a/b"}}]}}),
                 "podcertificates",
             ),
+            (
+                json!({"glusterfs": {"endpoints": "e", "path": "p"}}),
+                "endpoints",
+            ),
         ] {
             let mut with = pod.clone();
             with["spec"]["volumes"] = json!([source]);
             let why = format!("node \"n\" can not create pods that reference {what}");
             assert_eq!(check("n", &with), Err(why));
         }
+        let mut in_group = pod.clone();
+        in_group["spec"]["schedulingGroup"] = json!({"podGroupName": "g"});
+        assert_eq!(
+            check("n", &in_group),
+            Err("node \"n\" can not create pods that reference podgroups".to_owned())
+        );
         let mut by_env = pod;
         by_env["spec"]["containers"][0]["envFrom"] = json!([{"configMapRef": {"name": "m"}}]);
         assert_eq!(

@@ -1,8 +1,10 @@
 //! Workloads, pod groups and the pods that name one; the numbers are those of the scheduler's checklist.
 
+use davit_access::UserInfo;
+use davit_access::authz::{Authorization, Mode};
 use serde_json::json;
 
-use crate::cluster::{Cluster, PODS};
+use crate::cluster::{Cluster, PODS, whole};
 
 const GROUPS: &str = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups";
 const WORKLOADS: &str = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/workloads";
@@ -280,4 +282,42 @@ async fn jobs_whose_pods_are_a_gang_keep_their_parallelism() {
     c.patch(&format!("{JOBS}/j"), "merge", &suspended)
         .await
         .ok(200);
+}
+
+/// A node may make mirror pods in any namespace. One that belonged to a group there would count for its gang, and keep it from
+/// going when it is deleted.
+#[tokio::test]
+async fn a_node_joins_no_group() {
+    let c = Cluster::with(|options| {
+        options.features = "GenericWorkload=true".parse().unwrap();
+        options.runtime_config = "scheduling.k8s.io/v1alpha2=true".parse().unwrap();
+        options.authorization = Authorization::Modes(vec![Mode::Node, Mode::Rbac]);
+    })
+    .await;
+    let made = c
+        .post("/api/v1/nodes", &json!({"metadata": {"name": "n"}}))
+        .await;
+    let node = made.ok(201);
+    let mut mirror = pod("p");
+    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+    mirror["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": "n",
+        "uid": node["metadata"]["uid"], "controller": true}]);
+    mirror["spec"]["nodeName"] = json!("n");
+    let user = UserInfo::new("system:node:n", &["system:nodes", "system:authenticated"]);
+    let headers = [("content-type", "application/json")];
+    let post = async |pod: &serde_json::Value| {
+        let answer = c.send_as(&user, "POST", PODS, &headers, pod.to_string());
+        whole(answer.await).await
+    };
+    let status = post(&mirror).await.error(403, "Forbidden");
+    let why = status["message"].as_str().unwrap();
+    assert!(
+        why.contains("can not create pods that reference podgroups"),
+        "{why}"
+    );
+    mirror["spec"]
+        .as_object_mut()
+        .unwrap()
+        .remove("schedulingGroup");
+    post(&mirror).await.ok(201);
 }
