@@ -307,30 +307,20 @@ impl Filter for NodeResourcesFit {
     }
 }
 
-impl Score for NodeResourcesFit {
-    fn score(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo, _: &Snapshot) -> i64 {
+impl ScoringStrategy {
+    /// The score of what is taken of resources: of each its weight, how much is taken, and how much there is.
+    fn rate(&self, parts: impl Iterator<Item = (i64, i64, i64)>) -> i64 {
         let (mut sum, mut weights) = (0, 0);
-        for (name, weight) in &self.scored {
-            let capacity = node.allocatable.get(name);
-            let wanted = match name.as_str() {
-                "cpu" => node.scored_milli_cpu + pod.requests.scored_milli_cpu,
-                "memory" => node.scored_memory + pod.requests.scored_memory,
-                // A pod that does not ask for a device is not judged by it.
-                other if pod.requests.requests.get(other) == 0 => continue,
-                other => node.requested.get(other) + pod.requests.requests.get(other),
-            };
-            if capacity == 0 {
-                continue;
-            }
-            let score = match &self.strategy {
-                ScoringStrategy::RequestedToCapacityRatio(shape) => {
-                    broken_line(shape, share(wanted.min(capacity), capacity))
+        for (weight, taken, capacity) in parts.filter(|(_, _, capacity)| *capacity > 0) {
+            let score = match self {
+                Self::RequestedToCapacityRatio(shape) => {
+                    broken_line(shape, share(taken.min(capacity), capacity))
                 }
-                _ if wanted > capacity => 0,
-                ScoringStrategy::LeastAllocated => share(capacity - wanted, capacity),
-                ScoringStrategy::MostAllocated => share(wanted, capacity),
+                _ if taken > capacity => 0,
+                Self::LeastAllocated => share(capacity - taken, capacity),
+                Self::MostAllocated => share(taken, capacity),
             };
-            let by_shape = matches!(self.strategy, ScoringStrategy::RequestedToCapacityRatio(_));
+            let by_shape = matches!(self, Self::RequestedToCapacityRatio(_));
             if by_shape && score == 0 {
                 // As in the original: what scores nothing does not pull the others down.
                 continue;
@@ -338,14 +328,42 @@ impl Score for NodeResourcesFit {
             weights += weight;
             sum += weight * score;
         }
-        match (&self.strategy, weights) {
+        match (self, weights) {
             (_, 0) => 0,
             // The one strategy that rounds.
-            (ScoringStrategy::RequestedToCapacityRatio(_), weights) => {
-                (2 * sum + weights) / (2 * weights)
-            }
+            (Self::RequestedToCapacityRatio(_), weights) => (2 * sum + weights) / (2 * weights),
             (_, weights) => sum / weights,
         }
+    }
+}
+
+/// What the pods of a node count for in scores, of one resource.
+fn scored(node: &NodeInfo, resource: &str) -> i64 {
+    match resource {
+        "cpu" => node.scored_milli_cpu,
+        "memory" => node.scored_memory,
+        other => node.requested.get(other),
+    }
+}
+
+/// Whether a resource matters for what asks for so much of it: who does not ask for a device is not judged by it.
+fn matters(resource: &str, asked: i64) -> bool {
+    asked > 0 || matches!(resource, "cpu" | "memory")
+}
+
+impl Score for NodeResourcesFit {
+    fn score(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo, _: &Snapshot) -> i64 {
+        let wanted = |name: &str| match name {
+            "cpu" => pod.requests.scored_milli_cpu,
+            "memory" => pod.requests.scored_memory,
+            other => pod.requests.requests.get(other),
+        };
+        let judged = self.scored.iter();
+        let judged = judged.filter(|(name, _)| matters(name, wanted(name)));
+        self.strategy.rate(judged.map(|(name, weight)| {
+            let taken = scored(node, name) + wanted(name);
+            (*weight, taken, node.allocatable.get(name))
+        }))
     }
 }
 
@@ -354,28 +372,21 @@ impl PlacementScore for NodeResourcesFit {
     fn score_placement(&self, proposed: ProposedPlacement<'_>) -> i64 {
         let nodes = proposed.placement.nodes.iter();
         let nodes = nodes.map(|&at| proposed.snapshot.node(at));
-        let (mut sum, mut weights) = (0, 0);
-        for (name, weight) in &self.scored {
-            let asks = |pod: &Arc<PodInfo>| pod.requests.requests.get(name) > 0;
-            let is_basic = matches!(name.as_str(), "cpu" | "memory");
-            if !is_basic && !proposed.pods.iter().any(asks) {
-                continue;
-            }
-            let (mut used, mut capacity) = (0_i64, 0_i64);
-            for node in nodes.clone() {
-                capacity = capacity.saturating_add(node.allocatable.get(name));
-                used = used.saturating_add(match name.as_str() {
-                    "cpu" => node.scored_milli_cpu,
-                    "memory" => node.scored_memory,
-                    other => node.requested.get(other),
-                });
-            }
-            if capacity > 0 {
-                weights += weight;
-                sum += weight * share(used.min(capacity), capacity);
-            }
-        }
-        if weights == 0 { 0 } else { sum / weights }
+        let sum =
+            |of: &dyn Fn(&NodeInfo) -> i64| nodes.clone().map(of).fold(0, i64::saturating_add);
+        let asked = |name: &str| {
+            let pods = proposed.pods.iter();
+            pods.map(|pod| pod.requests.requests.get(name))
+                .max()
+                .unwrap_or(0)
+        };
+        let judged = self.scored.iter();
+        let judged = judged.filter(|(name, _)| matters(name, asked(name)));
+        ScoringStrategy::MostAllocated.rate(judged.map(|(name, weight)| {
+            let capacity = sum(&|node| node.allocatable.get(name));
+            let taken = sum(&|node| scored(node, name));
+            (*weight, taken.min(capacity), capacity)
+        }))
     }
 }
 
