@@ -7,7 +7,7 @@ mod json;
 mod merge;
 mod strategic;
 
-pub use json::{JsonPatch, MAX_COPIED_BYTES, MAX_OPERATIONS, MAX_SHIFTED};
+pub use json::{JsonPatch, MAX_COPIED_BYTES, MAX_OPERATIONS, MAX_SHIFTED, json_patch_faults};
 pub use merge::{diff, merge_patch};
 pub use strategic::strategic_merge_patch;
 

@@ -59,7 +59,12 @@ impl Strategy for PersistentVolumeClaim {
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
-        claim_spec(at(new, &["spec"]), &Path::new("spec"), &mut errors);
+        let mut found = ErrorList::new();
+        claim_spec(at(new, &["spec"]), &Path::new("spec"), &mut found);
+        if data_source::has_group(at(old, &["spec"])) {
+            found.retain(|fault| !data_source::is_of_group(fault));
+        }
+        errors.extend(found);
         claim_update(new, old, &mut errors);
         errors
     }

@@ -15,7 +15,8 @@ use super::json::{
     at, at_mut, default, default_unset, has, int_at, list_at, list_mut, same, str_at,
 };
 use super::{
-    Generic, KindInfo, Strategy, fields, flowcontrol, meta, pod_groups, policies, selectors,
+    Generic, KindInfo, Strategy, fields, flowcontrol, meta, pod_certificates, pod_groups, policies,
+    selectors,
 };
 
 pub(super) use webhooks::rules as rule;
@@ -45,7 +46,9 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         ("certificates.k8s.io", "ClusterTrustBundle") => {
             Box::new(super::trust_bundles::TrustBundle(info))
         }
-        ("certificates.k8s.io", "PodCertificateRequest") => Box::new(CertificateOfPod(info)),
+        ("certificates.k8s.io", "PodCertificateRequest") => {
+            Box::new(pod_certificates::PodCertificateRequest(info))
+        }
         ("apiregistration.k8s.io", _) => Box::new(api_services::ApiService(info)),
         ("apiextensions.k8s.io", _) => Box::new(super::crd::CustomResourceDefinition(info)),
         ("flowcontrol.apiserver.k8s.io", _) => flowcontrol::build(info),
@@ -313,28 +316,4 @@ pub(super) const SIGNER_FIELDS: &[&str] = &["spec.signerName"];
 pub(super) fn signer_fields(obj: &Value) -> Vec<(&'static str, String)> {
     let signer = str_at(obj, &["spec", "signerName"]);
     vec![(SIGNER_FIELDS[0], signer.to_owned())]
-}
-
-/// What requests for certificates of pods are selectable by: nodes see their own.
-const POD_CERTIFICATE_FIELDS: &[&str] = &["spec.signerName", "spec.nodeName", "spec.podName"];
-
-/// Requests for certificates of pods.
-struct CertificateOfPod(KindInfo);
-
-impl Strategy for CertificateOfPod {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn field_names(&self) -> &'static [&'static str] {
-        POD_CERTIFICATE_FIELDS
-    }
-
-    fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        let value = |field: &&'static str| {
-            let parts: Vec<&str> = field.split('.').collect();
-            (*field, str_at(obj, &parts).to_owned())
-        };
-        POD_CERTIFICATE_FIELDS.iter().map(value).collect()
-    }
 }

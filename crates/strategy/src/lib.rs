@@ -53,6 +53,7 @@ mod namespaces;
 mod network;
 mod nodes;
 mod persistent_volumes;
+mod pod_certificates;
 mod pod_defaults;
 mod pod_groups;
 mod pod_spec;

@@ -30,9 +30,9 @@ pub(super) fn name_rule(group: &str, kind: &str) -> NameRule {
         | ("policy", "PodDisruptionBudget")
         | ("", "ComponentStatus") => NameRule::PathSegment,
         ("resource.k8s.io", "DeviceClass") | ("", "ReplicationController") => NameRule::LongName,
-        ("networking.k8s.io", "IPAddress") | ("internal.apiserver.k8s.io", "StorageVersion") => {
-            NameRule::Own
-        }
+        ("networking.k8s.io", "IPAddress")
+        | ("internal.apiserver.k8s.io", "StorageVersion")
+        | ("coordination.k8s.io", "LeaseCandidate") => NameRule::Own,
         _ => NameRule::Subdomain,
     }
 }

@@ -72,6 +72,7 @@ impl Strategy for Node {
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         content(new, &mut errors);
+        addresses(new, &mut errors);
         spec_update(new, old, &mut errors);
         errors
     }
@@ -83,6 +84,7 @@ impl Strategy for Node {
     fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         content(new, &mut errors);
+        addresses(new, &mut errors);
         errors
     }
 
@@ -141,6 +143,10 @@ fn content(node: &Value, errors: &mut ErrorList) {
         }
     }
     declared_features(node, errors);
+}
+
+/// Each address is there once; of a node that registers itself it is not asked.
+fn addresses(node: &Value, errors: &mut ErrorList) {
     let addresses = list_at(node, &["status", "addresses"]);
     let twins = addresses.iter().enumerate().zip(repeats(addresses));
     for ((i, address), _) in twins.filter(|(_, is_twin)| *is_twin) {

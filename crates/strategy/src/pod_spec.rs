@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
+use davit_api::status::MOST_CAUSES;
 use serde_json::Value;
 
 use super::containers::{Scope, seccomp, user_id};
@@ -251,8 +252,9 @@ fn security_context(spec: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-/// Users of its own and namespaces of the host do not go together.
+/// Users of its own do not go together with namespaces of the host, nor with devices, whose owners are not mapped.
 fn host_users(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    const WHY: &str = "when `hostUsers` is false";
     if at(spec, &["hostUsers"]) != &Value::Bool(false) {
         return;
     }
@@ -262,8 +264,16 @@ fn host_users(spec: &Value, path: &Path, errors: &mut ErrorList) {
         ("hostIPC", "HostIPC"),
     ] {
         if bool_at(spec, &[field]) {
-            let fault = "when `hostUsers` is false";
-            errors.push(FieldError::forbidden(&path.child(shown), fault));
+            errors.push(FieldError::forbidden(&path.child(shown), WHY));
+        }
+    }
+    for list in app_armor::LISTS {
+        for (i, container) in list_at(spec, &[list]).iter().enumerate() {
+            let devices = list_at(container, &["volumeDevices"]);
+            if !devices.is_empty() && errors.len() <= MOST_CAUSES {
+                let path = path.child(list).index(i).child("volumeDevices");
+                errors.push(FieldError::forbidden(&path, WHY));
+            }
         }
     }
 }

@@ -56,7 +56,6 @@ impl Strategy for Pod {
     fn prepare_for_update(&self, new: &mut Value, old: &Value) {
         access::keep_status(&self.0, new, old);
         pod_defaults::keep_nested_claims(new, old);
-        keep_ephemeral(new, old);
         access::next_generation(&self.0, new, old);
     }
 
@@ -213,6 +212,11 @@ impl Strategy for Pod {
         warnings
     }
 
+    /// None: who updates pods is rarely a human being, and what a pod is made of has been said of it.
+    fn update_warnings(&self, _new: &Value, _old: &Value) -> Vec<String> {
+        Vec::new()
+    }
+
     fn warnings(&self, obj: &Value) -> Vec<String> {
         let mut warnings = spec_warnings(at(obj, &["spec"]), "spec");
         warnings.extend(annotations::annotation_warnings(obj, "metadata"));
@@ -230,12 +234,6 @@ fn settle_addresses(status: &mut Map<String, Value>) {
         status.insert("podIP".to_owned(), Value::from(first));
     } else if one != first {
         status.insert("podIPs".to_owned(), json!([{ "ip": one }]));
-    }
-}
-
-fn keep_ephemeral(new: &mut Value, old: &Value) {
-    if let (Some(spec), Some(stored)) = (new.get_mut("spec"), old.get("spec")) {
-        keep(spec, stored, "ephemeralContainers");
     }
 }
 

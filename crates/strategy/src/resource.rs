@@ -372,6 +372,9 @@ impl Strategy for PoolStatusRequest {
 /// What a request about pools was answered. Numbers and how names look are in the table of kinds.
 fn answer(status: &Value, errors: &mut ErrorList) {
     let path = Path::new("status");
+    if !status.is_null() && !has(status, &["poolCount"]) {
+        errors.push(FieldError::required(&path.child("poolCount"), ""));
+    }
     for (i, pool) in list_at(status, &["pools"]).iter().enumerate() {
         let path = path.child("pools").index(i);
         required(pool, "driver", &path, errors);

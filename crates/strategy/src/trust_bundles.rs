@@ -74,8 +74,10 @@ fn name_and_signer(obj: &Value) -> ErrorList {
     let name = str_at(obj, &["metadata", "name"]);
     let at_name = Path::new("metadata").child("name");
     let signer = str_at(obj, &["spec", "signerName"]);
-    let faults = faults_of_name(name, signer);
-    errors.extend(invalid_each(&at_name, name, faults));
+    if !name.is_empty() {
+        let faults = faults_of_name(name, signer);
+        errors.extend(invalid_each(&at_name, name, faults));
+    }
     if signer.is_empty() {
         return errors;
     }

@@ -17,6 +17,8 @@ pub(super) mod env_files;
 pub(super) mod legacy;
 mod projected;
 
+pub(super) use projected::user_annotations;
+
 /// The sources of volumes in the order in which they are looked at: the first one counts.
 const SOURCES: [&str; 30] = [
     "emptyDir",

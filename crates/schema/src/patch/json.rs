@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::PatchError;
-use crate::decode::{Encoding, parse};
+use crate::decode::{Encoding, parse, repeated_fields};
 use crate::raw::{MAX_DEPTH, is_deeper};
 
 /// Most operations in one patch.
@@ -36,6 +36,23 @@ enum Verb {
     Move(String),
     Copy(String),
     Test(Value),
+}
+
+/// What strict field validation says of a JSON patch: members that its operations do not have, and those said twice.
+pub fn json_patch_faults(body: &[u8]) -> Vec<String> {
+    const MEMBERS: [&str; 4] = ["op", "path", "from", "value"];
+    let mut faults = repeated_fields(body);
+    let operations: Vec<Map<String, Value>> = serde_json::from_slice(body).unwrap_or_default();
+    for (i, operation) in operations.iter().enumerate() {
+        let unknown = operation
+            .keys()
+            .filter(|key| !MEMBERS.contains(&key.as_str()));
+        faults.extend(unknown.map(|key| format!("unknown field \"[{i}].{key}\"")));
+    }
+    faults
+        .iter()
+        .map(|fault| format!("json patch {fault}"))
+        .collect()
 }
 
 impl JsonPatch {
@@ -438,6 +455,21 @@ mod tests {
 
     fn apply(document: &Value, patch: &Value) -> Result<Value, PatchError> {
         JsonPatch::parse(patch.to_string().as_bytes())?.apply(document)
+    }
+
+    #[test]
+    fn strict_validation_finds_what_operations_do_not_have() {
+        let body =
+            br#"[{"op":"add","path":"/a","value":1,"value":2},{"op":"remove","path":"/b","x":1}]"#;
+        assert_eq!(
+            json_patch_faults(body),
+            [
+                r#"json patch duplicate field "[0].value""#,
+                r#"json patch unknown field "[1].x""#,
+            ]
+        );
+        assert!(json_patch_faults(br#"[{"op":"copy","from":"/a","path":"/b"}]"#).is_empty());
+        assert!(json_patch_faults(b"null").is_empty());
     }
 
     #[test]

@@ -47,6 +47,21 @@ fn is_claim_or_snapshot(source: &Value) -> bool {
     )
 }
 
+/// Whether the source of a claim says of which group it is. What a group has to look like is then not asked of an update:
+/// there are claims from before it was.
+pub(super) fn has_group(spec: &Value) -> bool {
+    [SOURCE, REFERENCE]
+        .iter()
+        .any(|key| has(spec, &[key, "apiGroup"]))
+}
+
+/// Whether a fault is of the name of a group.
+pub(super) fn is_of_group(fault: &FieldError) -> bool {
+    [SOURCE, REFERENCE]
+        .iter()
+        .any(|key| fault.field == format!("spec.{key}.apiGroup"))
+}
+
 /// Faults of the two, and of what they say together.
 pub(super) fn validate(spec: &Value, path: &Path, errors: &mut ErrorList) {
     for key in [SOURCE, REFERENCE] {
@@ -69,8 +84,8 @@ pub(super) fn validate(spec: &Value, path: &Path, errors: &mut ErrorList) {
     } else {
         return;
     };
-    let shown = path.child(SOURCE);
-    errors.push(FieldError::invalid(path, shown.as_str(), fault));
+    // upstream shows the place of the source as an object without members
+    errors.push(FieldError::invalid(path, json!({}), fault));
 }
 
 fn one(source: &Value, path: &Path, errors: &mut ErrorList) {

@@ -125,7 +125,7 @@ fn data_sources_and_their_references_are_one() {
     let differ = prepared(json!({"dataSource": snapshot, "dataSourceRef": foreign})).2;
     assert_eq!(
         differ,
-        ["spec: Invalid value: \"spec.dataSource\": must match dataSourceRef"]
+        ["spec: Invalid value: {}: must match dataSourceRef"]
     );
     let pod = json!({"kind": "Pod", "name": "p"});
     let text = "spec.dataSourceRef: Invalid value: \"Pod\": must be 'PersistentVolumeClaim' when referencing the default apiGroup";

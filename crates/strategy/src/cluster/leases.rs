@@ -69,6 +69,10 @@ impl Strategy for LeaseCandidate {
 
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
+        // candidates are called as keys of ConfigMaps may be
+        meta::own_rule(obj, &mut errors, |name| {
+            names::check_config_map_key(name).into_iter().next()
+        });
         candidate(obj, &mut errors);
         errors
     }

@@ -123,7 +123,7 @@ impl Strategy for EndpointSlice {
         }
     }
 
-    fn warnings(&self, obj: &Value) -> Vec<String> {
+    fn create_warnings(&self, obj: &Value) -> Vec<String> {
         let is_old = str_at(obj, &["addressType"]) == "FQDN";
         let text = || "spec.addressType: FQDN endpoints are deprecated".to_owned();
         is_old.then(text).into_iter().collect()

@@ -373,6 +373,11 @@ fn allocated(claim: &Value, allocation: &Value, path: &Path, errors: &mut ErrorL
         names.insert(name.to_owned());
     }
     let known = |name: &str, path: &Path, errors: &mut ErrorList| {
+        if name.split('/').count() <= 2 {
+            for part in name.split('/') {
+                label_name(part, path, errors);
+            }
+        }
         if !names.contains(name) {
             let fault = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
             errors.push(FieldError::invalid(path, name, fault));

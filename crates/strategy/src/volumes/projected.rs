@@ -165,7 +165,8 @@ const PATHS: [&str; 3] = ["credentialBundlePath", "keyPath", "certificateChainPa
 fn certificate(of: &Value, path: &Path, errors: &mut ErrorList) {
     let signer = str_at(of, &["signerName"]);
     signer_name(signer, &path.child("signerName"), errors);
-    annotations(of, &path.child("userAnnotations"), errors);
+    let asked = at(of, &["userAnnotations"]);
+    user_annotations(asked, &path.child("userAnnotations"), errors);
     let key = str_at(of, &["keyType"]);
     if !KEYS.contains(&key) {
         let path = path.child("keyType");
@@ -198,10 +199,10 @@ fn certificate(of: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-fn annotations(of: &Value, path: &Path, errors: &mut ErrorList) {
+/// Faults of what a pod tells the signer of its certificate beside.
+pub(in super::super) fn user_annotations(all: &Value, path: &Path, errors: &mut ErrorList) {
     let mut size = 0;
-    let all = at(of, &["userAnnotations"]).as_object();
-    for (key, value) in all.into_iter().flatten() {
+    for (key, value) in all.as_object().into_iter().flatten() {
         size += key.len() + value.as_str().unwrap_or_default().len();
         let key = key.to_lowercase();
         let mut faults = names::check_qualified_name(&key);

@@ -102,6 +102,9 @@ fn template(spec: &Value, path: &Path, errors: &mut ErrorList) {
             &path,
             "valid values: \"OnFailure\", \"Never\"",
         ));
+    } else if !["OnFailure", "Never"].contains(&policy) {
+        let known = ["OnFailure", "Never"];
+        errors.push(FieldError::not_supported(&path, policy, &known));
     } else if policy != "Never" && has(spec, &["podFailurePolicy"]) {
         let fault = "only \"Never\" is supported when podFailurePolicy is specified";
         errors.push(FieldError::invalid(&path, policy, fault));
