@@ -4,6 +4,7 @@ use crate::output::{ListOutput, names};
 use crate::{paths, table};
 use anyhow::{Context, Result, bail, ensure};
 use base64::Engine as _;
+use davit_api::host_port::without_brackets;
 use davit_client::bootstrap_token::{self, BootstrapToken, SECRET_NAMESPACE, SECRET_TYPE};
 use davit_client::discovery::KeyHash;
 use jiff::Timestamp;
@@ -223,9 +224,9 @@ fn command(cluster_info: &str, token: &BootstrapToken) -> Result<String> {
     let hashes = KeyHash::of_certificates(&authority.context(what)?).context(what)?;
     let hashes: Vec<String> = hashes.iter().map(ToString::to_string).collect();
     let host = endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host);
+    let host = without_brackets(host);
     if host == "localhost"
         || host
-            .trim_matches(['[', ']'])
             .parse()
             .is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
     {

@@ -4,6 +4,7 @@ use std::io;
 use std::str::FromStr;
 use std::time::Duration;
 
+use davit_api::host_port::{host_port, without_brackets};
 use davit_proto::etcd::etcdserverpb::kv_client::KvClient;
 use davit_proto::etcd::etcdserverpb::lease_client::LeaseClient;
 use davit_proto::etcd::etcdserverpb::maintenance_client::MaintenanceClient;
@@ -68,7 +69,7 @@ impl FromStr for EndpointUrl {
             return Err(wrong());
         }
         Ok(Self {
-            host: host.trim_matches(['[', ']']).to_owned(),
+            host: without_brackets(host).to_owned(),
             port: uri.port_u16().unwrap_or(2379),
             is_tls,
         })
@@ -78,11 +79,7 @@ impl FromStr for EndpointUrl {
 impl std::fmt::Display for EndpointUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let scheme = if self.is_tls { "https" } else { "http" };
-        if self.host.contains(':') {
-            write!(f, "{scheme}://[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{scheme}://{}:{}", self.host, self.port)
-        }
+        write!(f, "{scheme}://{}", host_port(&self.host, self.port))
     }
 }
 

@@ -10,6 +10,7 @@ use crate::objects::ObjectSource;
 use crate::pod::PodExt;
 use crate::references::References;
 use crate::resources;
+use davit_api::host_port::host_port;
 use k8s_openapi::api::core::v1::{Container, EnvVarSource, Pod, ResourceFieldSelector, Service};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -493,11 +494,6 @@ fn one_service(name: &str, service: &Service, out: &mut BTreeMap<String, String>
     let prefix = variable(name);
     let Some(spec) = &service.spec else { return };
     let ip = spec.cluster_ip.clone().unwrap_or_default();
-    let host = if ip.contains(':') {
-        format!("[{ip}]")
-    } else {
-        ip.clone()
-    };
     out.insert(format!("{prefix}_SERVICE_HOST"), ip.clone());
     for (i, port) in spec.ports.iter().flatten().enumerate() {
         let number = port.port.to_string();
@@ -506,7 +502,11 @@ fn one_service(name: &str, service: &Service, out: &mut BTreeMap<String, String>
             out.insert(format!("{prefix}_SERVICE_PORT"), number.clone());
             out.insert(
                 format!("{prefix}_PORT"),
-                format!("{}://{host}:{number}", protocol.to_lowercase()),
+                format!(
+                    "{}://{}",
+                    protocol.to_lowercase(),
+                    host_port(&ip, port.port)
+                ),
             );
         }
         if let Some(port_name) = port.name.as_deref().filter(|n| !n.is_empty()) {
@@ -518,7 +518,11 @@ fn one_service(name: &str, service: &Service, out: &mut BTreeMap<String, String>
         let base = format!("{prefix}_PORT_{number}_{}", protocol.to_uppercase());
         out.insert(
             base.clone(),
-            format!("{}://{host}:{number}", protocol.to_lowercase()),
+            format!(
+                "{}://{}",
+                protocol.to_lowercase(),
+                host_port(&ip, port.port)
+            ),
         );
         out.insert(format!("{base}_PROTO"), protocol.to_lowercase());
         out.insert(format!("{base}_PORT"), number.clone());

@@ -2,6 +2,7 @@
 
 use super::error::{Cause, io_error};
 use super::{Ready, Volumes, helper, missing, unmount_below};
+use davit_api::host_port::bracketed;
 use davit_pods::pod::PodExt;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{NFSVolumeSource, Pod};
@@ -46,10 +47,7 @@ impl<'a> Share<'a> {
                 "nfs server {server:?} is neither a name nor an address"
             )));
         }
-        let server = match server.contains(':') && !server.starts_with('[') {
-            true => format!("[{server}]"),
-            false => server.clone(),
-        };
+        let server = bracketed(server);
         let mut arguments = vec![
             format!("{server}:{}", self.source.path),
             target.display().to_string(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use davit_api::host_port::{host_port, without_brackets};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::Uri;
@@ -64,10 +65,7 @@ impl Connector {
 
     async fn connect(self, uri: Uri) -> io::Result<TokioIo<Stream>> {
         let host = uri.host().unwrap_or_default();
-        let host = host
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned();
+        let host = without_brackets(host).to_owned();
         let default = if self.tls.is_some() { HTTPS } else { HTTP };
         let port = uri.port_u16().unwrap_or(default);
         let (address, port, reach) = match &self.dial {
@@ -93,7 +91,7 @@ impl Connector {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(dial_error(&address, port, &error)),
             Err(_) => {
-                let text = format!("dial tcp {}: i/o timeout", joined(&address, port));
+                let text = format!("dial tcp {}: i/o timeout", host_port(&address, port));
                 return Err(io::Error::other(text));
             }
         };
@@ -123,16 +121,8 @@ impl tower::Service<Uri> for Connector {
     }
 }
 
-fn joined(host: &str, port: u16) -> String {
-    if host.contains(':') {
-        format!("[{host}]:{port}")
-    } else {
-        format!("{host}:{port}")
-    }
-}
-
 fn dial_error(host: &str, port: u16, error: &io::Error) -> io::Error {
-    let target = joined(host, port);
+    let target = host_port(host, port);
     let text = match error.kind() {
         io::ErrorKind::ConnectionRefused => {
             format!("dial tcp {target}: connect: connection refused")

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
+use davit_api::host_port::host_port;
 use davit_schema::decode::{self, Encoding};
 use http::Uri;
 use serde_json::{Value, json};
@@ -86,13 +87,9 @@ impl Kubeconfig {
     }
 
     fn of_pod(dir: &Path, host: &str, port: &str) -> Self {
-        let host = match host.contains(':') {
-            true => format!("[{host}]"),
-            false => host.to_owned(),
-        };
         let value = json!({
             "clusters": [{ "name": "pod", "cluster": {
-                "server": format!("https://{host}:{port}"),
+                "server": format!("https://{}", host_port(host, port)),
                 "certificate-authority": dir.join("ca.crt"),
             } }],
             "users": [{ "name": "pod", "user": { "tokenFile": dir.join("token") } }],

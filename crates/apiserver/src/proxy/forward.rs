@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use davit_api::host_port::{bracketed, host_port};
 use davit_api::status::Status;
 use davit_webhook::{is_refusal, refusal};
 use http::header::{ACCEPT_ENCODING, HOST, HeaderName, HeaderValue, UPGRADE};
@@ -126,7 +127,7 @@ async fn send(
     if let Some(prefix) = &forward.rewrite_prefix {
         tell_origin(&mut parts.headers, prefix, &parts.uri);
     }
-    let host = format!("{}:{}", bracketed(&backend.host), backend.port);
+    let host = host_port(&backend.host, backend.port);
     if let Ok(value) = HeaderValue::from_str(&host) {
         parts.headers.insert(HOST, value);
     }
@@ -145,16 +146,8 @@ async fn connect(server: &ApiServer, to: &Destination) -> std::io::Result<Box<dy
     server.nodes().connect(to, &addresses).await
 }
 
-fn bracketed(host: &str) -> String {
-    if host.contains(':') {
-        format!("[{host}]")
-    } else {
-        host.to_owned()
-    }
-}
-
 fn dial_error(backend: &Destination, error: &dyn std::fmt::Display) -> Status {
-    let address = format!("{}:{}", bracketed(&backend.host), backend.port);
+    let address = host_port(&backend.host, backend.port);
     Status::unknown(format!(
         "error dialing backend: dial tcp {address}: {error}"
     ))
@@ -178,8 +171,8 @@ fn tell_origin(headers: &mut HeaderMap, prefix: &str, uri: &Uri) {
 
 /// What the backend is called, and where the client sees it.
 fn links(prefix: &str, backend: &Destination, headers: &HeaderMap) -> Links {
-    let host = bracketed(&backend.host);
+    let host = bracketed(&backend.host).into_owned();
     let asked = headers.get(HOST).and_then(|value| value.to_str().ok());
-    let hosts = [format!("{host}:{}", backend.port), host];
+    let hosts = [host_port(&host, backend.port), host];
     Links::new(prefix, hosts.into_iter().chain(asked.map(str::to_owned)))
 }

@@ -2,6 +2,7 @@
 //! is, not by its name.
 
 use bytes::{Bytes, BytesMut};
+use davit_api::host_port::without_brackets;
 use davit_oci::runtime::PodConnection;
 use davit_webhook::tls::{Trust, client_config};
 use http_body_util::{BodyExt, Empty};
@@ -54,8 +55,7 @@ pub(crate) async fn http_get(
         .authority
         .rsplit_once(':')
         .map_or(request.authority.as_str(), |(h, _)| h);
-    let name =
-        ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)?;
+    let name = ServerName::try_from(without_brackets(host).to_owned()).map_err(io::Error::other)?;
     let connector = tokio_rustls::TlsConnector::from(
         TLS.clone()
             .ok_or_else(|| io::Error::other("TLS cannot be set up"))?,

@@ -3,6 +3,7 @@
 
 use super::http::{BODY, HttpRequest, HttpResponse, http_get};
 use crate::dial::{PodEndpoint, connect, port_number};
+use davit_api::host_port::host_port;
 use davit_oci::runtime::Runtime;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod};
 use url::{Position, Url};
@@ -120,11 +121,7 @@ pub(crate) fn authority(given: Option<&str>, reach: &PodEndpoint, port: u16) -> 
         .filter(|host| !host.is_empty())
         .or(reach.ips.first().map(String::as_str))
         .unwrap_or("127.0.0.1");
-    if host.contains(':') && !host.starts_with('[') {
-        format!("[{host}]:{port}")
-    } else {
-        format!("{host}:{port}")
-    }
+    host_port(host, port)
 }
 
 /// Where the answer leads to; nowhere when it is no redirect, or one to another host.

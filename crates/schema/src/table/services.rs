@@ -1,5 +1,6 @@
 //! Services, endpoints and networking.k8s.io.
 
+use davit_api::host_port::host_port;
 use serde_json::Value;
 
 use super::format::{Row, at, first_three, labels, list_at, non_empty, selector, str_at};
@@ -244,13 +245,7 @@ fn endpoints(row: &Row<'_>) -> String {
         }
         for port in ports {
             let port = at(port, &["port"]).as_i64().unwrap_or(0);
-            all.extend(addresses().map(|ip| {
-                if ip.contains(':') {
-                    format!("[{ip}]:{port}")
-                } else {
-                    format!("{ip}:{port}")
-                }
-            }));
+            all.extend(addresses().map(|ip| host_port(ip, port)));
         }
     }
     first_three(&all, "<none>")
