@@ -237,6 +237,105 @@ fn a_gang_goes_into_one_rack() {
     });
 }
 
+/// KEP-5710: a gang of a high class has a whole group removed, the cheaper of what runs, and nobody goes in vain.
+#[test]
+fn a_gang_has_a_whole_group_removed() {
+    let Some(kubectl) = any_kubectl() else { return };
+    let gates = "GenericWorkload=true,GangScheduling=true,WorkloadAwarePreemption=true";
+    let mut args = vec!["--no-node", "--sim-nodes", "3", "--feature-gates", gates];
+    args.extend(["--runtime-config", "scheduling.k8s.io/v1alpha2=true"]);
+    let cluster = Cluster::up(&args);
+    let minute = Duration::from_secs(60);
+    let ask = |args: &[&str]| run(cluster.kubectl(&kubectl).args(args));
+    eventually("the nodes are there", minute, || {
+        ask(&["get", "nodes", "-o", "name"]).contains("sim-2")
+    });
+    let class = |name: &str, value: i32| json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value});
+    let group = |name: &str, spec: Value| json!({"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": name}, "spec": spec});
+    // One pod a node: all want the same port of it.
+    let holder = |name: &str, group: Option<&str>, class: Option<&str>| {
+        let mut pod = pod(name, "default-scheduler", None);
+        pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": 8080}]);
+        if let Some(group) = group {
+            pod["spec"]["schedulingGroup"] = json!({"podGroupName": group});
+        }
+        if let Some(class) = class {
+            pod["spec"]["priorityClassName"] = json!(class);
+        }
+        pod
+    };
+    let batch = json!({"schedulingPolicy": {"basic": {}}, "disruptionMode": "PodGroup"});
+    let running = [
+        class("high", 100),
+        class("middle", 50),
+        group("batch", batch),
+        holder("b0", Some("batch"), None),
+        holder("b1", Some("batch"), None),
+        holder("kept", None, Some("middle")),
+    ];
+    apply(&cluster, &kubectl, &running);
+    let nodes_of = |pods: &[&str]| {
+        let mut args = vec!["get", "pods", "--ignore-not-found"];
+        args.extend(pods);
+        args.extend(["-o", "jsonpath={..spec.nodeName}"]);
+        ask(&args).split_whitespace().count()
+    };
+    eventually("all nodes are taken", minute, || {
+        nodes_of(&["b0", "b1", "kept"]) == 3
+    });
+
+    let gang = |count: usize| json!({"schedulingPolicy": {"gang": {"minCount": count}}, "priorityClassName": "high"});
+    let large: Vec<String> = (0..4).map(|i| format!("l{i}")).collect();
+    let members = large.iter().map(|name| holder(name, Some("large"), None));
+    let objects: Vec<Value> = [group("large", gang(4))]
+        .into_iter()
+        .chain(members)
+        .collect();
+    apply(&cluster, &kubectl, &objects);
+    let why = "removing pods of lower priority does not help";
+    let message = "jsonpath={.status.conditions[0].message}";
+    eventually("what is too large says so", minute, || {
+        ask(&["get", "podgroup", "large", "-o", message])
+            == format!("pod group is unschedulable, {why}")
+    });
+    assert_eq!(
+        ask(&[
+            "get",
+            "podgroup",
+            "large",
+            "-o",
+            "jsonpath={.spec.priority}"
+        ]),
+        "100"
+    );
+    assert_eq!(nodes_of(&["b0", "b1", "kept"]), 3);
+    let told = large.iter().any(|name| {
+        let mut explain = Command::new(DAVIT);
+        explain
+            .args(["explain", "pod", name])
+            .env("KUBECONFIG", &cluster.kubeconfig);
+        let text = String::from_utf8(output(&mut explain).stdout).unwrap();
+        text.contains(&format!("preemption: {why}"))
+    });
+    assert!(told, "no pod of the group says why nobody is removed");
+
+    let members = ["g0", "g1"].map(|name| holder(name, Some("g"), None));
+    let objects: Vec<Value> = [group("g", gang(2))].into_iter().chain(members).collect();
+    apply(&cluster, &kubectl, &objects);
+    eventually("it goes", minute, || nodes_of(&["g0", "g1"]) == 2);
+    assert_eq!(nodes_of(&["b0", "b1"]), 0);
+    assert_eq!(nodes_of(&["kept"]), 1);
+    let target = "jsonpath={.status.conditions[?(@.type==\"DisruptionTarget\")].reason}";
+    assert_eq!(
+        ask(&["get", "podgroup", "batch", "-o", target]),
+        "PreemptionByScheduler"
+    );
+    let scheduled = "jsonpath={.status.conditions[?(@.type==\"PodGroupScheduled\")].status}";
+    eventually("it says so", minute, || {
+        ask(&["get", "podgroup", "g", "-o", scheduled]) == "True"
+    });
+}
+
 /// Items 58 to 60 of the scheduler's checklist.
 #[test]
 fn a_gang_gets_its_nodes_together_or_none() {

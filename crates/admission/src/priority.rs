@@ -1,7 +1,8 @@
-//! Priority class names become numbers; only one class is the default.
+//! Priority class names of pods and pod groups become numbers; only one class is the default.
 
 use std::sync::Arc;
 
+use davit_api::features::GROUP_PREEMPTION;
 use davit_api::status::Status;
 use serde_json::{Value, json};
 
@@ -32,9 +33,16 @@ impl Mutating for Priority {
         attributes: &Attributes<'_>,
         object: Option<&mut Value>,
     ) -> Result<(), Status> {
-        let Some(pod) = object.filter(|_| attributes.is("", "pods")) else {
+        let Some(object) = object else {
             return Ok(());
         };
+        if is_new_group(attributes) {
+            return set_group_priority(attributes, object).await;
+        }
+        if !attributes.is("", "pods") {
+            return Ok(());
+        }
+        let pod = object;
         match attributes.operation {
             Operation::Create => set_priority(attributes, pod).await,
             Operation::Update => {
@@ -63,25 +71,62 @@ fn keep_priority(pod: &mut Value, old: Option<&Value>) {
     }
 }
 
-async fn set_priority(attributes: &Attributes<'_>, pod: &mut Value) -> Result<(), Status> {
-    let asked = pod
-        .pointer("/spec/priorityClassName")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
+/// Whether a pod group is being made that has a priority of its own (KEP-5710).
+fn is_new_group(attributes: &Attributes<'_>) -> bool {
+    attributes.is(GROUP, "podgroups")
+        && attributes.operation == Operation::Create
+        && attributes.server.features().is_on(GROUP_PREEMPTION)
+}
+
+/// The class that a pod or a group names, or the default, and its value: 0 without any.
+async fn class_of(
+    attributes: &Attributes<'_>,
+    object: &Value,
+) -> Result<(Option<Arc<Value>>, i64), Status> {
+    let asked = object.pointer("/spec/priorityClassName");
+    let asked = asked.and_then(Value::as_str).unwrap_or_default();
     let class = if asked.is_empty() {
         default_class(attributes).await?.map(Arc::new)
     } else {
         let class = attributes.server.object(GROUP, PLURAL, "", asked).await?;
         let Some(class) = class else {
             let why = format!("no PriorityClass with name {asked} was found");
-            return Err(forbidden(attributes, Some(pod), why));
+            return Err(forbidden(attributes, Some(object), why));
         };
         Some(class)
     };
-    let value = class
-        .as_ref()
-        .and_then(|class| class["value"].as_i64())
-        .unwrap_or(0);
+    let value = class.as_ref().and_then(|class| class["value"].as_i64());
+    Ok((class, value.unwrap_or(0)))
+}
+
+/// Enters the name of the class and its value.
+fn enter(object: &mut Value, class: Option<Arc<Value>>, value: i64) {
+    let name = class.and_then(|class| class.pointer("/metadata/name").cloned());
+    if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
+        if let Some(name) = name {
+            spec.insert("priorityClassName".to_owned(), name);
+        }
+        spec.insert("priority".to_owned(), json!(value));
+    }
+}
+
+async fn set_group_priority(attributes: &Attributes<'_>, group: &mut Value) -> Result<(), Status> {
+    let (class, value) = class_of(attributes, group).await?;
+    if let Some(sent) = group.pointer("/spec/priority").and_then(Value::as_i64)
+        && sent != value
+    {
+        let why = format!(
+            "priority set in the pod group ({sent}) must match the priority computed ({value}) based on the priority \
+             class set in the spec"
+        );
+        return Err(forbidden(attributes, Some(group), why));
+    }
+    enter(group, class, value);
+    Ok(())
+}
+
+async fn set_priority(attributes: &Attributes<'_>, pod: &mut Value) -> Result<(), Status> {
+    let (class, value) = class_of(attributes, pod).await?;
     let policy = class
         .as_ref()
         .and_then(|class| class["preemptionPolicy"].as_str())
@@ -107,12 +152,8 @@ async fn set_priority(attributes: &Attributes<'_>, pod: &mut Value) -> Result<()
         );
         return Err(forbidden(attributes, Some(pod), why));
     }
-    let name = class.and_then(|class| class.pointer("/metadata/name").cloned());
+    enter(pod, class, value);
     if let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) {
-        if let Some(name) = name {
-            spec.insert("priorityClassName".to_owned(), name);
-        }
-        spec.insert("priority".to_owned(), json!(value));
         spec.insert("preemptionPolicy".to_owned(), json!(policy));
     }
     Ok(())

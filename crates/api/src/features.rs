@@ -56,6 +56,8 @@ pub const GENERIC_WORKLOAD: &str = "GenericWorkload";
 pub const GANG_SCHEDULING: &str = "GangScheduling";
 /// PodGroups whose pods are placed in one domain of a topology.
 pub const TOPOLOGY_AWARE: &str = "TopologyAwareWorkloadScheduling";
+/// PodGroups with priorities of their own, for which pods are removed as a whole, and which go whole where they say so.
+pub const GROUP_PREEMPTION: &str = "WorkloadAwarePreemption";
 /// Claims of devices that the pods of a group share, made and reserved for the group.
 pub const WORKLOAD_CLAIMS: &str = "DRAWorkloadResourceClaims";
 /// Workloads and PodGroups that are made for Jobs whose pods are of use together alone.
@@ -76,6 +78,7 @@ const DEPENDENCIES: &[(&str, &str)] = &[
     (WORKLOAD_CLAIMS, GENERIC_WORKLOAD),
     (TOPOLOGY_AWARE, GENERIC_WORKLOAD),
     (WORKLOAD_WITH_JOB, GENERIC_WORKLOAD),
+    (GROUP_PREEMPTION, GANG_SCHEDULING),
 ];
 
 /// A gate as people are told of it.
@@ -339,7 +342,7 @@ mod tests {
         assert!(features.is_on(LIST_ATTRIBUTES) && features.is_on("DRADeviceTaints"));
         assert!(!features.is_on("DRAConsumableCapacity") && !features.is_on(EXTENDED_RESOURCE));
         // locked ones stay
-        assert!(!features.is_on("WorkloadAwarePreemption"));
+        assert!(!features.is_on("WorkloadWithJob"));
         assert!(features.is_on("DRADeviceTaintRules"));
     }
 
@@ -382,6 +385,10 @@ mod tests {
         assert_eq!(
             fault("GangScheduling=true"),
             "GangScheduling is enabled, but depends on features that are disabled: [GenericWorkload]"
+        );
+        assert_eq!(
+            fault("GenericWorkload=true,WorkloadAwarePreemption=true"),
+            "WorkloadAwarePreemption is enabled, but depends on features that are disabled: [GangScheduling]"
         );
         assert_eq!(
             fault("HPAScaleToZero=true"),

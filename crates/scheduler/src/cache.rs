@@ -48,7 +48,9 @@ pub struct Cache {
     /// How many of them have an object.
     known_nodes: usize,
     pods: HashMap<Arc<str>, Placed>,
-    /// How many of them are assumed.
+    /// Pods that are off their nodes for as long as something is imagined.
+    lifted: HashMap<Arc<str>, Placed>,
+    /// How many of `pods` are assumed.
     assumed: usize,
     namespaces: Arc<HashMap<String, Labels>>,
     images: HashMap<String, usize>,
@@ -289,8 +291,39 @@ impl Cache {
         self.pods.get(uid).map(|p| &*p.node)
     }
 
+    /// Takes a pod off its node for as long as something is imagined. Whoever lifts pods puts them back before anything else
+    /// happens.
+    pub(crate) fn lift(&mut self, uid: &str) {
+        if let Some(placed) = self.take(uid) {
+            self.lifted.insert(placed.pod.uid.clone(), placed);
+        }
+    }
+
+    /// Puts a lifted pod back as it was.
+    pub(crate) fn put_back(&mut self, uid: &str) {
+        if let Some(placed) = self.lifted.remove(uid) {
+            self.put(placed);
+        }
+    }
+
+    /// Puts all lifted pods back.
+    pub(crate) fn put_all_back(&mut self) {
+        for (_, placed) in std::mem::take(&mut self.lifted) {
+            self.put(placed);
+        }
+    }
+
+    /// The pods that are lifted.
+    pub(crate) fn lifted(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
+        self.lifted.values().map(|placed| &placed.pod)
+    }
+
     /// Removes a pod; returns it if it was there.
     pub fn remove_pod(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
+        self.take(uid).map(|placed| placed.pod)
+    }
+
+    fn take(&mut self, uid: &str) -> Option<Placed> {
         let placed = self.pods.remove(uid)?;
         self.assumed -= usize::from(placed.assumed);
         let info = self.slot(&placed.node);
@@ -299,7 +332,7 @@ impl Cache {
         if unused {
             self.nodes.remove(&placed.node);
         }
-        Some(placed.pod)
+        Some(placed)
     }
 
     /// Removes assumed pods whose confirmation is overdue and returns them.
@@ -315,15 +348,18 @@ impl Cache {
     }
 
     fn place(&mut self, pod: Arc<PodInfo>, node: Arc<str>, assumed: bool) {
-        self.slot(&node).add_pod(pod.clone());
-        let placed = Placed {
+        self.put(Placed {
             pod,
             node,
             assumed,
             expires: None,
-        };
+        });
+    }
+
+    fn put(&mut self, placed: Placed) {
+        self.slot(&placed.node).add_pod(placed.pod.clone());
+        self.assumed += usize::from(placed.assumed);
         let before = self.pods.insert(placed.pod.uid.clone(), placed);
-        self.assumed += usize::from(assumed);
         self.assumed -= usize::from(before.is_some_and(|p| p.assumed));
     }
 

@@ -487,6 +487,18 @@ pub fn add_pod(
     snapshot: &Snapshot,
 ) {
     node.add_pod(added.clone());
+    tell_added(profile, state, pod, added, node, snapshot);
+}
+
+/// Tells the plugins that a pod is imagined on a node.
+pub(crate) fn tell_added(
+    profile: &Profile,
+    state: &mut CycleState,
+    pod: &PodInfo,
+    added: &PodInfo,
+    node: &NodeInfo,
+    snapshot: &Snapshot,
+) {
     for plugin in &profile.points.pre_filter {
         plugin.add_pod(state, pod, added, node, snapshot);
     }
@@ -502,6 +514,18 @@ pub fn remove_pod(
     snapshot: &Snapshot,
 ) {
     node.remove_pod(&removed.uid);
+    tell_removed(profile, state, pod, removed, node, snapshot);
+}
+
+/// Tells the plugins that a pod is imagined away from a node.
+pub(crate) fn tell_removed(
+    profile: &Profile,
+    state: &mut CycleState,
+    pod: &PodInfo,
+    removed: &PodInfo,
+    node: &NodeInfo,
+    snapshot: &Snapshot,
+) {
     for plugin in &profile.points.pre_filter {
         plugin.remove_pod(state, pod, removed, node, snapshot);
     }

@@ -7,6 +7,7 @@
 //! [`Plugin::attach`].
 
 mod events;
+mod group_preemption;
 mod placement;
 mod profile;
 mod refusals;
@@ -22,6 +23,7 @@ use async_trait::async_trait;
 
 pub use events::{Action, ClusterEvent, EventObject, EventResource, Hint};
 pub(crate) use events::{node_action, pod_action};
+pub(crate) use group_preemption::GroupPostFilter;
 pub use placement::{
     GroupToPlace, Placement, PlacementGenerate, PlacementScore, ProposedPlacement,
 };

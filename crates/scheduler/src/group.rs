@@ -4,6 +4,8 @@
 //! Pure as [`crate::cycle`] is: a group that cannot go leaves cache and plugins as they were, and nothing of it holds
 //! anything while it waits. That is why two groups never wait for each other.
 
+mod asking;
+mod making_room;
 mod placing;
 mod verdict;
 
@@ -23,6 +25,7 @@ use crate::plugins::GroupAllocations;
 use crate::pod::PodInfo;
 use crate::pod_groups::PodGroups;
 use crate::queue::{Queue, Rules, Taken};
+pub use asking::{GroupAnswers, GroupQuestion};
 pub use verdict::GroupVerdict;
 use verdict::{PREEMPTION, refusal};
 
@@ -44,6 +47,9 @@ pub(crate) fn draw(
         let pod = &taken.pod;
         (Reverse(pod.priority), taken.first_attempt, pod.name.clone())
     });
+    for member in &mut members {
+        member.pod = groups.raised(member.pod.clone());
+    }
     members
 }
 
@@ -59,8 +65,10 @@ pub struct GroupCycle<'a> {
     pub nominated: &'a Nominated,
     /// The groups.
     pub groups: &'a PodGroups,
-    /// All extenders. They are not asked about pods of groups.
+    /// All extenders.
     pub extenders: &'a Extenders,
+    /// What they have said.
+    pub answers: &'a GroupAnswers,
     /// Where in the order of nodes the search begins.
     pub search: &'a mut NodeSearch,
 }
@@ -89,6 +97,10 @@ pub struct GroupDecision {
     pub placed: Vec<GroupPlace>,
     /// The others.
     pub refused: Vec<(Taken, Attempt)>,
+    /// The pods that are removed for the group, which goes when they are gone.
+    pub removed: Vec<Arc<PodInfo>>,
+    /// What extenders have to be asked before anything is decided.
+    pub questions: Vec<GroupQuestion>,
 }
 
 /// A pod that would fit if others were gone.
@@ -106,32 +118,49 @@ struct Trial {
     placed: Vec<GroupPlace>,
     expecting: Vec<Expecting>,
     refused: Vec<(Taken, Attempt)>,
+    /// About pods that may find a node, if extenders say so.
+    questions: Vec<GroupQuestion>,
 }
 
 impl Trial {
     /// For how many there is a node, or would be.
     fn found(&self) -> usize {
-        self.placed.len() + self.expecting.len()
+        self.placed.len() + self.expecting.len() + self.questions.len()
     }
 }
 
 impl GroupCycle<'_> {
     /// Decides about these pods of one group, in this order.
     pub fn decide(mut self, members: Vec<Taken>) -> GroupDecision {
-        match self.placements(&members) {
-            Ok(None) => self.decide_within(members, None),
-            Ok(Some(placements)) => self.decide_among(members, &placements),
-            Err(status) => self.refuse_all(members, &status),
+        let placements = match self.placements(&members) {
+            Ok(placements) => placements,
+            Err(status) => return self.refuse_all(members, &status),
+        };
+        let decision = match &placements {
+            None => self.decide_within(members.clone(), None),
+            Some(placements) => self.decide_among(members.clone(), placements),
+        };
+        match decision.verdict {
+            GroupVerdict::Unschedulable | GroupVerdict::NoPlacement(_) => {
+                self.make_room(&members, placements.as_deref(), decision)
+            }
+            _ => decision,
         }
+    }
+
+    /// What plugins are told of an attempt for this group.
+    fn allocations(&self, members: &[Taken]) -> GroupAllocations {
+        let first = members.first();
+        let runs = first.is_some_and(|taken| self.groups.size(&taken.pod).scheduled > 0);
+        let shared = GroupAllocations::new(runs);
+        shared.set_gone(self.cache.lifted());
+        shared
     }
 
     /// Tries these pods, among the nodes of a placement or all.
     fn decide_within(&mut self, members: Vec<Taken>, within: Option<&Placement>) -> GroupDecision {
         let mut trial = Trial::default();
-        let runs = members
-            .first()
-            .is_some_and(|taken| self.groups.size(&taken.pod).scheduled > 0);
-        let shared = GroupAllocations::new(runs);
+        let shared = self.allocations(&members);
         let mut failed = None;
         let mut members = members.into_iter();
         while let Some(taken) = members.next() {
@@ -141,10 +170,15 @@ impl GroupCycle<'_> {
                 break;
             }
             // Of thousands that cannot go together not all are tried, again and again.
-            let more = trial.expecting.len() + members.len();
+            let more = trial.expecting.len() + trial.questions.len() + members.len();
             if trial.found() == found && !self.may_pass_with(&pod, more) {
                 break;
             }
+        }
+        if failed.is_none() && !trial.questions.is_empty() {
+            let decision = self.ask(trial);
+            self.cache.update(self.snapshot);
+            return decision;
         }
         let asked = match failed {
             Some(why) => Err(why),
@@ -155,6 +189,8 @@ impl GroupCycle<'_> {
                 verdict: GroupVerdict::Fits,
                 placed: trial.placed,
                 refused: with_expecting(trial.refused, trial.expecting),
+                removed: Vec::new(),
+                questions: Vec::new(),
             },
             Ok(why) => {
                 let why = why.unwrap_or_default();
@@ -204,9 +240,12 @@ impl GroupCycle<'_> {
             pod: &pod,
             within,
         };
+        let unanswered = ExtenderAnswers::default();
+        let answers = self.answers.get(&pod.uid).unwrap_or(&unanswered);
+        let start = answers.start.unwrap_or(self.search.start);
         let consulted = Consulted {
             extenders: self.extenders,
-            answers: &ExtenderAnswers::default(),
+            answers,
         };
         let mut attempt = attempt_from(state, &inputs, consulted, self.search);
         match &attempt.outcome {
@@ -215,9 +254,15 @@ impl GroupCycle<'_> {
                 return self.book(taken, attempt, &node, trial);
             }
             Outcome::Asks => {
-                let why = "extenders are not asked about pods of a pod group".to_owned();
-                attempt.outcome = Outcome::Error(why);
-                attempt.question = None;
+                let question = attempt.question.take();
+                trial
+                    .questions
+                    .extend(question.map(|question| GroupQuestion {
+                        pod,
+                        question,
+                        start,
+                    }));
+                return Ok(());
             }
             _ => {}
         }
@@ -266,6 +311,11 @@ impl GroupCycle<'_> {
             Err(error) => Err(Status::error(error.to_string())),
             Ok(()) => {
                 self.groups.set_scheduled(pod, true);
+                // It has its place: from now on it does not count as one that waits for it besides.
+                if self.nominated.node_of(&pod.uid).is_some() {
+                    let all = || self.nominated.clone();
+                    trial.nominated.get_or_insert_with(all).remove(&pod.uid);
+                }
                 reserve(self.profile, &mut attempt.state, pod, node)
             }
         };
@@ -363,6 +413,8 @@ impl GroupCycle<'_> {
             verdict,
             placed: Vec::new(),
             refused: trial.refused,
+            removed: Vec::new(),
+            questions: Vec::new(),
         }
     }
 
@@ -408,6 +460,8 @@ impl GroupCycle<'_> {
             verdict: GroupVerdict::Failed(why),
             placed: Vec::new(),
             refused: trial.refused,
+            removed: Vec::new(),
+            questions: Vec::new(),
         }
     }
 

@@ -39,6 +39,7 @@ mod reporter;
 mod scheduler;
 mod server;
 mod signature;
+mod victims;
 mod waiting;
 
 pub use metrics::{AttemptResult, Metrics};

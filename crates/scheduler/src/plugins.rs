@@ -26,10 +26,11 @@ mod volume_binding;
 mod volume_restrictions;
 mod volume_zone;
 
+pub use crate::victims::Budgets;
 pub use balanced_allocation::BalancedAllocation;
 pub use classic_resources::ClassicResources;
 pub use default_binder::DefaultBinder;
-pub use default_preemption::{Budgets, DefaultPreemption};
+pub use default_preemption::DefaultPreemption;
 pub(crate) use dynamic_resources::{Adoption, GroupAllocations};
 pub use dynamic_resources::{DynamicResources, DynamicResourcesArgs};
 pub use gang_scheduling::GangScheduling;
@@ -98,7 +99,7 @@ pub(crate) fn built_in(
     let (client, devices) = (handle.client.clone(), handle.devices.clone());
     Some(match (name, args) {
         ("SchedulingGates", _) => Arc::new(SchedulingGates),
-        ("PrioritySort", _) => Arc::new(PrioritySort),
+        ("PrioritySort", _) => Arc::new(PrioritySort::new(handle.pod_groups.clone())),
         ("NodeUnschedulable", _) => Arc::new(NodeUnschedulable),
         ("NodeName", _) => Arc::new(NodeName),
         ("TaintToleration", _) => Arc::new(TaintToleration),
@@ -140,7 +141,8 @@ pub(crate) fn built_in(
         ("DefaultPreemption", Some(PluginArgs::DefaultPreemption(args))) => Arc::new(
             DefaultPreemption::new(client?, handle.budgets.clone())
                 .with_args(args)
-                .with_extenders(handle.extenders.clone()),
+                .with_extenders(handle.extenders.clone())
+                .with_groups(handle.pod_groups.clone()),
         ),
         ("DefaultBinder", _) => Arc::new(DefaultBinder::new(client?)),
         _ => return None,

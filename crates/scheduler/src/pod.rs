@@ -155,7 +155,7 @@ pub struct PodInfo {
     pub pod_group: Option<Arc<str>>,
     /// Whether the pod is being deleted.
     pub terminating: bool,
-    /// `spec.priority`, 0 if there is none.
+    /// `spec.priority`, 0 if there is none; of a pod that is tried with its group the group's, if that is higher.
     pub priority: i32,
     /// `spec.nodeName` if the pod is bound.
     pub node_name: Option<Arc<str>>,
@@ -308,7 +308,17 @@ impl PodInfo {
         Self {
             requests,
             claims_of_node: claims_of_node(taken),
+            priority: self.priority,
             ..Self::new(Arc::new(pod))
+        }
+    }
+
+    /// The pod where it counts for more or less than it says.
+    #[must_use]
+    pub(crate) fn of_priority(&self, priority: i32) -> Self {
+        Self {
+            priority,
+            ..Self::new(self.pod.clone())
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use parking_lot::RwLock;
@@ -12,13 +13,22 @@ use crate::pod::PodInfo;
 #[derive(Debug, Clone, Default)]
 pub struct PodGroups {
     groups: Arc<RwLock<HashMap<PodGroupKey, Members>>>,
+    /// Whether groups have priorities, and go whole where they say so (gate `WorkloadAwarePreemption`).
+    have_priorities: bool,
+    /// Whether all groups that exist are known.
+    known: Arc<AtomicBool>,
 }
 
 /// Namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct PodGroupKey {
-    namespace: Arc<str>,
-    name: Arc<str>,
+pub(crate) struct PodGroupKey {
+    pub(crate) namespace: Arc<str>,
+    pub(crate) name: Arc<str>,
+}
+
+/// How important a group is: 0 where it does not say.
+pub(crate) fn priority(group: &PodGroup) -> i32 {
+    group.spec.priority.unwrap_or(0)
 }
 
 impl PodGroupKey {
@@ -29,7 +39,8 @@ impl PodGroupKey {
         }
     }
 
-    fn of(pod: &PodInfo) -> Option<Self> {
+    /// That of the group which a pod names.
+    pub(crate) fn of(pod: &PodInfo) -> Option<Self> {
         Some(Self {
             namespace: pod.namespace.clone(),
             name: pod.pod_group.clone()?,
@@ -59,6 +70,61 @@ pub struct GroupSize {
 }
 
 impl PodGroups {
+    /// None yet; whether they have priorities of their own (KEP-5710).
+    #[must_use]
+    pub fn with_priorities(have_priorities: bool) -> Self {
+        Self {
+            have_priorities,
+            ..Self::default()
+        }
+    }
+
+    /// Whether groups have priorities of their own.
+    pub(crate) fn have_priorities(&self) -> bool {
+        self.have_priorities
+    }
+
+    /// All groups that exist have been taken over.
+    pub(crate) fn synced(&self) {
+        self.known.store(true, Ordering::Relaxed);
+    }
+
+    /// Why nobody may be removed yet: who goes whole, and what of, is only known when all groups are.
+    pub(crate) fn unknown(&self) -> Option<&'static str> {
+        let unknown = self.have_priorities && !self.known.load(Ordering::Relaxed);
+        unknown.then_some("pod groups are not known yet")
+    }
+
+    /// How important a pod is that waits for a node: as its group where that is more important. What is removed for a group
+    /// must not be taken by those for whom nothing would have been removed.
+    pub(crate) fn standing(&self, pod: &PodInfo) -> i32 {
+        let group = self.have_priorities.then(|| self.of(pod)).flatten();
+        group.map_or(pod.priority, |group| pod.priority.max(priority(&group)))
+    }
+
+    /// The pod as important as it is with its group.
+    pub(crate) fn raised(&self, pod: Arc<PodInfo>) -> Arc<PodInfo> {
+        let standing = self.standing(&pod);
+        if standing == pod.priority {
+            return pod;
+        }
+        Arc::new(pod.of_priority(standing))
+    }
+
+    /// The groups that go whole, with their priorities.
+    pub(crate) fn going_whole(&self) -> HashMap<PodGroupKey, i32> {
+        if !self.have_priorities {
+            return HashMap::new();
+        }
+        let groups = self.groups.read();
+        let objects = groups.iter().filter_map(|(key, known)| {
+            let group = known.object.as_ref()?;
+            let whole = group.spec.disruption_mode.as_deref() == Some("PodGroup");
+            whole.then(|| (key.clone(), priority(group)))
+        });
+        objects.collect()
+    }
+
     /// Takes a group over.
     pub fn set(&self, group: Arc<PodGroup>) {
         let key = PodGroupKey::of_group(&group);

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use davit_allocator::Selectors;
 use davit_api::classic::{PodScheduling, ResourceClaim as ClassicClaim, ResourceClass};
-use davit_api::features::{Features, GENERIC_WORKLOAD};
+use davit_api::features::{Features, GENERIC_WORKLOAD, GROUP_PREEMPTION};
 use davit_api::resource_claims::ClaimConsumers;
 use davit_client::{Change, EventRecorder, Feed, Informer, Subscription};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
@@ -41,6 +41,7 @@ use crate::extender::{ExtenderError, Extenders};
 use crate::framework::{ClusterEvent, EventObject, Hint, Profile, Status};
 use crate::metrics::Metrics;
 use crate::pod::PodInfo;
+use crate::pod_groups::PodGroups;
 use crate::profiles::{self, ProfileError};
 use crate::queue::{QueueOptions, Rules};
 use crate::registry::{FrameworkHandle, PluginRegistry};
@@ -181,6 +182,8 @@ impl Scheduler {
         let consumers = ClaimConsumers::from(&options.features);
         let devices = Devices::new(Arc::new(Selectors::kubernetes())).for_consumers(consumers);
         let mut handle = FrameworkHandle::new("", Some(client.clone()), devices);
+        let have_priorities = options.features.is_on(GROUP_PREEMPTION);
+        handle.pod_groups = PodGroups::with_priorities(have_priorities);
         handle.extenders = Extenders::new(&configuration.extenders, metrics.clone())?;
         let mut list = options.profiles.clone();
         if list.is_empty() {

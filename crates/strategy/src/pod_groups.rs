@@ -4,12 +4,23 @@
 
 use std::collections::HashSet;
 
-use davit_api::field::{ErrorList, FieldError, Path};
+use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
+use davit_api::names;
 use serde_json::Value;
 
 use super::fields::required;
-use super::json::{at, has, list_at, str_at};
+use super::json::{at, has, int_at, list_at, str_at};
 use super::{KindInfo, Strategy, meta, status_conditions};
+
+/// Fields of a group that are of a gate and nothing else: the table does not say that they never change.
+const OF_GATES: [&str; 4] = [
+    "schedulingConstraints",
+    "disruptionMode",
+    "priorityClassName",
+    "priority",
+];
+/// The highest priority that is not the system's own.
+const HIGHEST_PRIORITY: i64 = 1_000_000_000;
 
 /// A group.
 pub(super) struct PodGroupRules(pub(super) KindInfo);
@@ -39,8 +50,9 @@ impl Strategy for PodGroupRules {
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
-        // The table does not say so of fields that are of a gate and nothing else.
-        meta::immutable_at(new, old, &["spec", "schedulingConstraints"], &mut errors);
+        for field in OF_GATES {
+            meta::immutable_at(new, old, &["spec", field], &mut errors);
+        }
         errors
     }
 
@@ -135,6 +147,23 @@ fn group(spec: &Value, path: &Path, errors: &mut ErrorList) {
     let at_topology = path.child("schedulingConstraints").child("topology");
     for (i, constraint) in topology.iter().enumerate() {
         required(constraint, "key", &at_topology.index(i), errors);
+    }
+    let class = str_at(spec, &["priorityClassName"]);
+    if !class.is_empty() {
+        let faults = names::check_dns1123_subdomain(class);
+        errors.extend(invalid_each(
+            &path.child("priorityClassName"),
+            class,
+            faults,
+        ));
+    }
+    if let Some(priority) = int_at(spec, &["priority"]).filter(|p| *p > HIGHEST_PRIORITY) {
+        let fault = format!("must be less than or equal to {HIGHEST_PRIORITY}");
+        errors.push(FieldError::invalid(
+            &path.child("priority"),
+            priority,
+            fault,
+        ));
     }
     let (claims, path) = (
         list_at(spec, &["resourceClaims"]),
@@ -235,6 +264,47 @@ mod tests {
                 && told.ends_with("field is immutable"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn the_priority_of_a_group_is_a_users_and_stays() {
+        let spec = |class: &str, priority: i64| json!({"schedulingPolicy": {"basic": {}}, "priorityClassName": class, "priority": priority});
+        assert!(faults("PodGroup", &spec("high", 1_000_000_000)).is_empty());
+        assert!(faults("PodGroup", &spec("", -5)).is_empty());
+        let told = faults("PodGroup", &spec("No Class", 1_000_000_001));
+        assert!(
+            told[0].starts_with("spec.priorityClassName: Invalid value: \"No Class\""),
+            "{told:?}"
+        );
+        assert_eq!(
+            told[1],
+            "spec.priority: Invalid value: 1000000001: must be less than or equal to 1000000000"
+        );
+        let template = json!({"podGroupTemplates": [{"name": "t", "schedulingPolicy": {"basic": {}}, "priority": 2_000_000_000}]});
+        let told = faults("Workload", &template);
+        assert!(told[0].starts_with("spec.podGroupTemplates[0].priority: Invalid value"));
+        let group = |priority: i64, mode: &str| {
+            let mut spec = spec("", priority);
+            spec["disruptionMode"] = json!(mode);
+            json!({"metadata": {"name": "x", "namespace": "default", "resourceVersion": "1"}, "spec": spec})
+        };
+        let strategy = crate::strategy("scheduling.k8s.io", "v1alpha2", "PodGroup");
+        let changed = |new: serde_json::Value| {
+            let errors = strategy.validate_update(&new, &group(1, "Pod"));
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert!(changed(group(1, "Pod")).is_empty());
+        for (new, field) in [
+            (group(2, "Pod"), "priority"),
+            (group(1, "PodGroup"), "disruptionMode"),
+        ] {
+            let told = changed(new);
+            assert!(
+                told[0].starts_with(&format!("spec.{field}: Invalid value"))
+                    && told[0].ends_with("field is immutable"),
+                "{told:?}"
+            );
+        }
     }
 
     #[test]

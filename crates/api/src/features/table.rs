@@ -2,9 +2,9 @@
 //! lines. Stages and defaults are of the 1.36 column in upstream's tables of versioned features.
 
 use super::{
-    EXTENDED_RESOURCE, Effect, GANG_SCHEDULING, GENERIC_WORKLOAD, GRANULAR_STATUS, Gate,
-    LIST_ACTIVE, LIST_ATTRIBUTES, Stage, TOPOLOGY_AWARE, UNSAFE_DELETION, UNTHROTTLED,
-    WORKLOAD_CLAIMS, WORKLOAD_WITH_JOB,
+    EXTENDED_RESOURCE, Effect, GANG_SCHEDULING, GENERIC_WORKLOAD, GRANULAR_STATUS,
+    GROUP_PREEMPTION, Gate, LIST_ACTIVE, LIST_ATTRIBUTES, Stage, TOPOLOGY_AWARE, UNSAFE_DELETION,
+    UNTHROTTLED, WORKLOAD_CLAIMS, WORKLOAD_WITH_JOB,
 };
 
 /// What can be switched.
@@ -345,6 +345,6 @@ pub(super) const GATES: &[Gate] = &[
     inner("WindowsCPUAndMemoryAffinity", Stage::Alpha, false),
     inner("WindowsGracefulNodeShutdown", Stage::Beta, true),
     inner("WindowsHostNetwork", Stage::Deprecated, false),
-    missing("WorkloadAwarePreemption", Stage::Alpha, false),
+    gate(GROUP_PREEMPTION, Stage::Alpha, false),
     gate(WORKLOAD_WITH_JOB, Stage::Alpha, false),
 ];

@@ -123,6 +123,80 @@ async fn a_group_has_one_topology_with_its_gate() {
     assert!(message.contains("field is immutable"), "{message}");
 }
 
+/// KEP-5710; with PriorityClasses of the cluster, of which one is the default.
+#[tokio::test]
+async fn a_group_has_a_priority_and_says_how_it_goes_with_the_gate() {
+    const CLASSES: &str = "/apis/scheduling.k8s.io/v1/priorityclasses";
+    let gates = "GenericWorkload=true,GangScheduling=true,WorkloadAwarePreemption=true";
+    let c = cluster(gates, "scheduling.k8s.io/v1alpha2=true").await;
+    let group = |name: &str, fields: serde_json::Value| {
+        let mut group =
+            json!({"metadata": {"name": name}, "spec": {"schedulingPolicy": {"basic": {}}}});
+        for (field, value) in fields.as_object().unwrap() {
+            group["spec"][field] = value.clone();
+        }
+        group
+    };
+    let refused = |answer: serde_json::Value| answer["message"].as_str().unwrap().to_owned();
+    let none = c.post(GROUPS, &group("none", json!({}))).await.ok(201);
+    let spec = &none["spec"];
+    assert_eq!(
+        (&spec["priority"], &spec["disruptionMode"]),
+        (&json!(0), &json!("Pod"))
+    );
+    assert_eq!(spec.get("priorityClassName"), None);
+    let missing = group("g", json!({"priorityClassName": "high"}));
+    let message = refused(c.post(GROUPS, &missing).await.ok(403));
+    assert!(
+        message.ends_with("no PriorityClass with name high was found"),
+        "{message}"
+    );
+    for (name, value, default) in [("high", 1000, false), ("usual", 7, true)] {
+        let class = json!({"metadata": {"name": name}, "value": value, "globalDefault": default});
+        c.post(CLASSES, &class).await.ok(201);
+    }
+    let whole = json!({"priorityClassName": "high", "disruptionMode": "PodGroup"});
+    let made = c.post(GROUPS, &group("g", whole)).await.ok(201);
+    assert_eq!(made["spec"]["priority"], 1000);
+    assert_eq!(made["spec"]["disruptionMode"], "PodGroup");
+    let usual = c.post(GROUPS, &group("usual", json!({}))).await.ok(201);
+    assert_eq!(usual["spec"]["priority"], 7);
+    assert_eq!(usual["spec"]["priorityClassName"], "usual");
+    let other = group("h", json!({"priorityClassName": "high", "priority": 5}));
+    let message = refused(c.post(GROUPS, &other).await.ok(403));
+    assert!(
+        message.ends_with(
+            "priority set in the pod group (5) must match the priority computed (1000) based on the priority class set in the spec"
+        ),
+        "{message}"
+    );
+    let mode = group("h", json!({"disruptionMode": "Node"}));
+    let message = refused(c.post(GROUPS, &mode).await.ok(422));
+    assert!(
+        message.contains("spec.disruptionMode: Unsupported value: \"Node\""),
+        "{message}"
+    );
+    for (field, value) in [("disruptionMode", json!("Pod")), ("priority", json!(3))] {
+        let change = json!({"spec": {field: value}});
+        let changed = c.patch(&format!("{GROUPS}/g"), "merge", &change).await;
+        let message = refused(changed.ok(422));
+        assert!(
+            message.contains(&format!("spec.{field}: Invalid value"))
+                && message.contains("field is immutable"),
+            "{message}"
+        );
+    }
+    let template = json!({"name": "t", "schedulingPolicy": {"basic": {}}, "disruptionMode": "PodGroup",
+        "priorityClassName": "high"});
+    let workload = json!({"metadata": {"name": "w"}, "spec": {"podGroupTemplates": [template]}});
+    let made = c.post(WORKLOADS, &workload).await.ok(201);
+    let kept = &made["spec"]["podGroupTemplates"][0];
+    assert_eq!(
+        (&kept["disruptionMode"], &kept["priorityClassName"]),
+        (&json!("PodGroup"), &json!("high"))
+    );
+}
+
 #[tokio::test]
 async fn claims_of_a_group_are_kept_with_their_gate() {
     let gates = "GenericWorkload=true,DRAWorkloadResourceClaims=true";

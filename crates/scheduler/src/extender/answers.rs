@@ -259,7 +259,9 @@ fn choose(
                     extender.name
                 )));
             };
-            if pod.priority >= preemptor.priority {
+            // Of a group that goes whole the group's priority counts, by which it was proposed.
+            let proposed = candidate.pods.iter().any(|p| p.uid == pod.uid);
+            if pod.priority >= preemptor.priority && !proposed {
                 return Err(ExtenderError::Answer(format!(
                     "extender: {} claims to preempt pod (UID: {uid}) on node: {name}, whose priority is not lower",
                     extender.name

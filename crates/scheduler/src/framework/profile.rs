@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{
-    Bind, ClusterEvent, EventObject, Filter, Hint, Permit, PlacementGenerate, PlacementScore,
-    Plugin, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort, Reserve,
-    Score, Status,
+    Bind, ClusterEvent, EventObject, Filter, GroupPostFilter, Hint, Permit, PlacementGenerate,
+    PlacementScore, Plugin, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore,
+    QueueSort, Reserve, Score, Status,
 };
 use crate::config::ExtensionPoint;
 use crate::pod::PodInfo;
@@ -33,6 +33,8 @@ pub struct Points {
     pub post_bind: Vec<Arc<dyn PostBind>>,
     pub placement_generate: Vec<Arc<dyn PlacementGenerate>>,
     pub placement_score: Vec<Arc<dyn PlacementScore>>,
+    /// Makes room for groups: the plugin of PostFilter that does it.
+    pub(crate) group_post_filter: Option<Arc<dyn GroupPostFilter>>,
 }
 
 impl Points {
@@ -64,7 +66,11 @@ impl Points {
             ExtensionPoint::QueueSort => self.queue_sort = more.queue_sort,
             ExtensionPoint::PreFilter => self.pre_filter.extend(more.pre_filter),
             ExtensionPoint::Filter => self.filter.extend(more.filter),
-            ExtensionPoint::PostFilter => self.post_filter.extend(more.post_filter),
+            ExtensionPoint::PostFilter => {
+                self.post_filter.extend(more.post_filter);
+                let known = self.group_post_filter.take();
+                self.group_post_filter = known.or(more.group_post_filter);
+            }
             ExtensionPoint::PreScore => self.pre_score.extend(more.pre_score),
             ExtensionPoint::Score => self.score.extend(more.score),
             ExtensionPoint::Reserve => self.reserve.extend(more.reserve),

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::asking::undecided;
 use super::{GroupCycle, GroupDecision, GroupVerdict};
 use crate::cycle::{Attempt, Outcome};
 use crate::framework::{GroupToPlace, Placement, ProposedPlacement, Status};
@@ -48,8 +49,10 @@ impl GroupCycle<'_> {
             return self.decide_within(members, Some(only));
         }
         let (mut fitting, mut waiting) = (Vec::new(), None);
+        let mut questions = Vec::new();
         for (at, placement) in placements.iter().enumerate() {
-            let decision = self.decide_within(members.clone(), Some(placement));
+            let mut decision = self.decide_within(members.clone(), Some(placement));
+            questions.append(&mut decision.questions);
             match decision.verdict {
                 GroupVerdict::Fits => {
                     let scores = self.scores(placement, &decision);
@@ -60,6 +63,9 @@ impl GroupCycle<'_> {
                 _ => {}
             }
             self.take_back(decision);
+        }
+        if !questions.is_empty() {
+            return undecided(questions);
         }
         match self.best(fitting).or(waiting) {
             Some(best) => self.decide_within(members, Some(&placements[best])),
@@ -108,7 +114,7 @@ impl GroupCycle<'_> {
     }
 
     /// Undoes what was only tried. What plugins wanted to be done about it is dropped with the attempts.
-    fn take_back(&mut self, decision: GroupDecision) {
+    pub(super) fn take_back(&mut self, decision: GroupDecision) {
         for place in decision.placed {
             drop(self.undo(place, Status::success()));
         }
@@ -138,6 +144,8 @@ impl GroupCycle<'_> {
             },
             placed: Vec::new(),
             refused: members.into_iter().map(refusal).collect(),
+            removed: Vec::new(),
+            questions: Vec::new(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Groups on a small cluster of plain values; the numbers are those of the scheduler's checklist.
 
+mod making_room;
+
 use std::collections::BTreeMap;
 
 use rand::rngs::StdRng;
@@ -51,11 +53,20 @@ struct World {
     /// What pods were last told.
     told: BTreeMap<String, String>,
     verdict: Option<GroupVerdict>,
+    nominated: Nominated,
+    /// The pods that the last decision removes, who go when they are told to.
+    removed: Vec<Arc<PodInfo>>,
+    /// What plugins want to be done about it.
+    effects: Vec<futures::future::BoxFuture<'static, ()>>,
 }
 
 impl World {
     fn new() -> Self {
-        let groups = PodGroups::default();
+        Self::with(PodGroups::default(), |profile| profile)
+    }
+
+    /// With these groups, and more plugins.
+    fn with(groups: PodGroups, more: impl FnOnce(Profile) -> Profile) -> Self {
         let profile = default_profile("s", None, Budgets::default(), &known_devices());
         let gangs = GangScheduling::new(groups.clone());
         let profile = profile
@@ -67,12 +78,15 @@ impl World {
             snapshot: Snapshot::default(),
             queue: Queue::new(QueueOptions::default()),
             groups,
-            rules: OfProfile(profile),
+            rules: OfProfile(more(profile)),
             search: NodeSearch::default(),
             now: Instant::now(),
             bound: BTreeMap::new(),
             told: BTreeMap::new(),
             verdict: None,
+            nominated: Nominated::default(),
+            removed: Vec::new(),
+            effects: Vec::new(),
         }
     }
 
@@ -144,15 +158,18 @@ impl World {
             profile: &self.rules.0,
             cache: &mut self.cache,
             snapshot: &mut self.snapshot,
-            nominated: &Nominated::default(),
+            nominated: &self.nominated,
             groups: &self.groups,
             extenders: &Extenders::default(),
+            answers: &GroupAnswers::new(),
             search: &mut self.search,
         };
         let decision = cycle.decide(members);
-        for (taken, attempt) in decision.refused {
+        for (taken, mut attempt) in decision.refused {
+            self.effects.extend(attempt.state.take_effects());
             let pod = &taken.pod;
             self.told.insert(pod.name.to_string(), attempt.message());
+            self.nominated.set(pod, attempt.nominate.as_deref());
             self.queue
                 .fail(&pod.uid, attempt.failure(), &self.rules, self.now);
         }
@@ -161,9 +178,11 @@ impl World {
             let pod = &place.taken.pod;
             self.bound
                 .insert(pod.name.to_string(), place.node.to_string());
+            self.nominated.remove(&pod.uid);
             self.queue.remove(&pod.uid);
         }
         self.verdict = Some(decision.verdict);
+        self.removed = decision.removed;
         true
     }
 

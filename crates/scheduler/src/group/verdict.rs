@@ -15,6 +15,8 @@ pub enum GroupVerdict {
     Refused(String),
     /// Something went wrong.
     Failed(String),
+    /// Nothing is decided before extenders have been asked.
+    Asks,
 }
 
 impl GroupVerdict {
@@ -25,13 +27,14 @@ impl GroupVerdict {
             Self::WaitsForPreemption => "waiting_on_preemption",
             Self::Unschedulable | Self::NoPlacement(_) | Self::Refused(_) => "unschedulable",
             Self::Failed(_) => "error",
+            Self::Asks => "undecided",
         }
     }
 
     /// The message of the group's condition.
     pub fn message(&self) -> String {
         match self {
-            Self::Fits => String::new(),
+            Self::Fits | Self::Asks => String::new(),
             Self::WaitsForPreemption => refusal(PREEMPTION),
             Self::Unschedulable => UNSCHEDULABLE.to_owned(),
             Self::NoPlacement(tried) => format!(

@@ -1,62 +1,60 @@
-//! Makes room for a pod by removing pods of lower priority.
+//! Makes room for a pod, or a group, by removing pods and groups of lower priority.
+
+mod removal;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
 
 use futures::FutureExt;
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
-use parking_lot::RwLock;
-use serde_json::json;
+use futures::future::BoxFuture;
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 
+use crate::cache::Snapshot;
 use crate::config::DefaultPreemptionArgs;
-use crate::cycle::{Inputs, add_pod, filters_with_nominated, fit_message, remove_pod};
+use crate::cycle::{Inputs, filters_with_nominated, fit_message};
 use crate::extender::{Extenders, NodeVictims};
 use crate::framework::{
-    Action, ClusterEvent, Code, CycleState, EventObject, EventResource, Hint, Plugin, Points,
-    PostFilter, PostFilterContext, PostFilterResult, Refusals, Status,
+    Action, ClusterEvent, Code, CycleState, EventObject, EventResource, GroupPostFilter, Hint,
+    Plugin, Points, PostFilter, PostFilterContext, PostFilterResult, Refusals, Status,
 };
-use crate::node::NodeInfo;
 use crate::pod::PodInfo;
-use crate::selector::Selector;
-
-/// How long removing one victim may take.
-const DEADLINE: Duration = Duration::from_secs(30);
-
-/// The disruption budgets of the cluster, as far as they are known. Cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub struct Budgets {
-    list: Arc<RwLock<Vec<Arc<PodDisruptionBudget>>>>,
-}
-
-impl Budgets {
-    /// Takes over the budgets as they are now.
-    pub fn replace(&self, budgets: Vec<Arc<PodDisruptionBudget>>) {
-        *self.list.write() = budgets;
-    }
-}
+use crate::pod_groups::{self, PodGroups};
+use crate::victims::{Budgets, CompiledBudget, Harm, Removable, Victim, split_by_budgets};
+use removal::{Removal, Removing};
 
 /// The plugin `DefaultPreemption`.
 pub struct DefaultPreemption {
     client: kube::Client,
     budgets: Budgets,
     extenders: Extenders,
+    groups: PodGroups,
+    removing: Removing,
     /// Share of the nodes on which preemption is tried, in percent.
     candidate_percentage: usize,
     /// How many at least.
     least_candidates: usize,
 }
 
-/// The pods to remove from one node.
+/// What to remove so that one node takes a pod.
 #[derive(Debug, Clone)]
 struct Candidate {
     at: usize,
     /// Most important first.
-    victims: Vec<Arc<PodInfo>>,
+    victims: Vec<Victim>,
     violations: usize,
+}
+
+impl Candidate {
+    fn harm(&self) -> Harm {
+        Harm::of(&self.victims, self.violations)
+    }
+
+    /// The pods that would leave the node itself.
+    fn on_node(&self) -> Vec<Arc<PodInfo>> {
+        let pods = self.victims.iter().flat_map(Victim::pods);
+        let here = pods.filter(|(at, _)| *at == self.at);
+        here.map(|(_, pod)| pod.clone()).collect()
+    }
 }
 
 impl DefaultPreemption {
@@ -67,6 +65,8 @@ impl DefaultPreemption {
             client,
             budgets,
             extenders: Extenders::default(),
+            groups: PodGroups::default(),
+            removing: Removing::default(),
             candidate_percentage: 0,
             least_candidates: 0,
         };
@@ -89,6 +89,13 @@ impl DefaultPreemption {
         self
     }
 
+    /// The same with the groups that may go whole, or need room as a whole; none by default.
+    #[must_use]
+    pub(crate) fn with_groups(mut self, groups: PodGroups) -> Self {
+        self.groups = groups;
+        self
+    }
+
     /// On how many of these nodes preemption is tried.
     fn wanted(&self, potential: usize) -> usize {
         (potential * self.candidate_percentage / 100)
@@ -103,6 +110,9 @@ impl Plugin for DefaultPreemption {
     }
 
     fn attach(self: Arc<Self>, points: &mut Points) {
+        if self.groups.have_priorities() {
+            points.group_post_filter = Some(self.clone());
+        }
         points.post_filter.push(self);
     }
 
@@ -126,18 +136,33 @@ impl PostFilter for DefaultPreemption {
         context: &PostFilterContext<'_>,
     ) -> (PostFilterResult, Status) {
         let refuse = |text: String| Status::unschedulable(format!("preemption: {text}"));
-        if let Err(reason) = eligible(pod, context) {
+        if pod.pod_group.is_some() && self.groups.have_priorities() {
+            // Room is made for the group as a whole, once it is known that it cannot go.
+            let text = "not eligible due to workload aware preemption enabled".to_owned();
+            let nominate = Some(String::new());
+            let result = PostFilterResult {
+                nominate,
+                ..PostFilterResult::default()
+            };
+            return (result, refuse(text));
+        }
+        let unknown = self.groups.unknown().map_or(Ok(()), Err);
+        if let Err(reason) = unknown.and_then(|()| eligible(pod, context)) {
             return (PostFilterResult::default(), refuse(reason.to_owned()));
         }
         let nodes = context.snapshot.nodes();
+        let removable = Removable::for_pod(pod, &self.groups, context.snapshot);
         let (candidates, refused) = match context.judged {
-            Some(judged) => (judged_candidates(judged, context), Refusals::default()),
-            None => self.candidates(state, pod, context),
+            Some(judged) => (
+                judged_candidates(judged, context, &removable),
+                Refusals::default(),
+            ),
+            None => self.candidates(state, pod, context, &removable),
         };
         if context.judged.is_none() && !candidates.is_empty() && self.extenders.preempt_for(pod) {
             let shown = candidates.into_iter().map(|c| NodeVictims {
                 node: nodes[c.at].clone(),
-                pods: c.victims,
+                pods: c.on_node(),
                 violations: c.violations,
             });
             let result = PostFilterResult {
@@ -166,8 +191,15 @@ impl PostFilter for DefaultPreemption {
             .filter(|p| p.priority < pod.priority && p.uid != pod.uid)
             .cloned()
             .collect();
-        let effect = remove_victims(self.client.clone(), pod.clone(), best.victims, displaced);
-        state.defer(effect.boxed());
+        let removal = Removal {
+            client: self.client.clone(),
+            preemptor: pod.key(),
+            kind: "pod",
+            scheduler: pod.scheduler_name().to_owned(),
+            victims: best.victims,
+            displaced,
+        };
+        state.defer(removal.carry_out().boxed());
         (
             PostFilterResult {
                 nominate: Some(node),
@@ -179,15 +211,24 @@ impl PostFilter for DefaultPreemption {
 }
 
 /// What extenders have left, as far as it is still there.
-fn judged_candidates(judged: &[NodeVictims], context: &PostFilterContext<'_>) -> Vec<Candidate> {
+fn judged_candidates(
+    judged: &[NodeVictims],
+    context: &PostFilterContext<'_>,
+    removable: &Removable,
+) -> Vec<Candidate> {
     let candidate = |c: &NodeVictims| {
         let at = context.snapshot.position(&c.node.name)?;
-        let there = &context.snapshot.node(at).pods;
-        let victims = c
-            .pods
-            .iter()
-            .filter(|p| there.iter().any(|o| o.uid == p.uid));
-        let victims: Vec<Arc<PodInfo>> = victims.cloned().collect();
+        let within = context.within;
+        if within.is_some_and(|placement| !placement.has(at)) {
+            return None;
+        }
+        let chosen = |victim: &Victim| {
+            let mut pods = victim.pods().iter();
+            pods.any(|(_, pod)| c.pods.iter().any(|named| named.uid == pod.uid))
+        };
+        let mut victims = removable.on(at, context.snapshot.node(at));
+        victims.retain(chosen);
+        victims.sort_by_cached_key(Victim::order);
         (!victims.is_empty()).then_some(Candidate {
             at,
             victims,
@@ -200,7 +241,7 @@ fn judged_candidates(judged: &[NodeVictims], context: &PostFilterContext<'_>) ->
 /// Whether the pod may preempt at all.
 fn eligible(pod: &PodInfo, context: &PostFilterContext<'_>) -> Result<(), &'static str> {
     if pod.spec().preemption_policy.as_deref() == Some("Never") {
-        return Err("not eligible due to preemptionPolicy=Never.");
+        return Err(NEVER);
     }
     let nominated = pod
         .nominated_node()
@@ -226,6 +267,7 @@ impl DefaultPreemption {
         state: &CycleState,
         pod: &Arc<PodInfo>,
         context: &PostFilterContext<'_>,
+        removable: &Removable,
     ) -> (Vec<Candidate>, Refusals) {
         let total = context.snapshot.nodes().len();
         let resolvable = |s: &Status| s.code == Code::Unschedulable;
@@ -245,7 +287,7 @@ impl DefaultPreemption {
         }
         let wanted = self.wanted(potential.len());
         let offset = rand::Rng::random_range(&mut rand::rng(), 0..potential.len());
-        let budgets = CompiledBudget::all(&self.budgets);
+        let budgets = self.budgets.compiled();
         let inputs = Inputs {
             profile: context.profile,
             snapshot: context.snapshot,
@@ -256,8 +298,7 @@ impl DefaultPreemption {
         let (mut candidates, mut refused) = (Vec::new(), Refusals::default());
         for i in 0..potential.len() {
             let at = potential[(offset + i) % potential.len()];
-            let node = context.snapshot.node(at);
-            match victims(&inputs, state, node, &budgets) {
+            match victims(&inputs, state, at, &budgets, removable) {
                 Ok((victims, violations)) => candidates.push(Candidate {
                     at,
                     victims,
@@ -275,6 +316,9 @@ impl DefaultPreemption {
     }
 }
 
+/// Why a pod or group that must not preempt does not.
+const NEVER: &str = "not eligible due to preemptionPolicy=Never.";
+
 /// One value for all nodes, which are many.
 static NO_VICTIMS: LazyLock<Arc<Status>> = LazyLock::new(|| {
     Arc::new(Status::unresolvable(
@@ -282,33 +326,35 @@ static NO_VICTIMS: LazyLock<Arc<Status>> = LazyLock::new(|| {
     ))
 });
 
-/// The pods of lower priority that must go for the pod to fit, most important first, and how many
-/// of them break a budget.
+/// What of lower priority must go for the pod to fit on a node, most important first, and how much
+/// of it breaks a budget.
 fn victims(
     inputs: &Inputs<'_>,
     state: &CycleState,
-    node: &NodeInfo,
+    at: usize,
     budgets: &[CompiledBudget],
-) -> Result<(Vec<Arc<PodInfo>>, usize), Arc<Status>> {
+    removable: &Removable,
+) -> Result<(Vec<Victim>, usize), Arc<Status>> {
     let pod = inputs.pod;
     let Inputs {
         profile, snapshot, ..
     } = *inputs;
-    let mut lower: Vec<Arc<PodInfo>> = node.pods_below(pod.priority).cloned().collect();
+    let node = snapshot.node(at);
+    let mut lower = removable.on(at, node);
     if lower.is_empty() {
         return Err(NO_VICTIMS.clone());
     }
     let mut state = state.imagine();
     let mut node = node.clone();
     for other in &lower {
-        remove_pod(profile, &mut state, pod, other, &mut node, snapshot);
+        other.leave(profile, &mut state, pod, (at, &mut node), snapshot);
     }
     let status = filters_with_nominated(inputs, &state, &node);
     if !status.is_success() {
         return Err(Arc::new(status));
     }
     // Put back as many as can stay, the most important ones first.
-    lower.sort_by_key(|p| (std::cmp::Reverse(p.priority), p.start_time()));
+    lower.sort_by_cached_key(Victim::order);
     let (violating, sparing) = split_by_budgets(&lower, budgets);
     let mut victims = Vec::new();
     let mut violations = 0;
@@ -317,173 +363,91 @@ fn victims(
         .map(|p| (p, true))
         .chain(sparing.iter().map(|p| (p, false)))
     {
-        add_pod(profile, &mut state, pod, other, &mut node, snapshot);
+        other.come_back(profile, &mut state, pod, (at, &mut node), snapshot);
         if filters_with_nominated(inputs, &state, &node).is_success() {
             continue;
         }
-        remove_pod(profile, &mut state, pod, other, &mut node, snapshot);
+        other.leave(profile, &mut state, pod, (at, &mut node), snapshot);
         victims.push(other.clone());
         violations += usize::from(violates);
     }
-    victims.sort_by_key(|p| (std::cmp::Reverse(p.priority), p.start_time()));
+    victims.sort_by_cached_key(Victim::order);
     if victims.is_empty() {
         return Err(NO_VICTIMS.clone());
     }
     Ok((victims, violations))
 }
 
-struct CompiledBudget {
-    namespace: String,
-    selector: Selector,
-    allowed: i32,
-    disrupted: Vec<String>,
-}
-
-impl CompiledBudget {
-    fn all(budgets: &Budgets) -> Vec<Self> {
-        let compile = |budget: &Arc<PodDisruptionBudget>| {
-            let status = budget.status.as_ref();
-            let selector = budget.spec.as_ref().and_then(|s| s.selector.as_ref());
-            Self {
-                namespace: budget.metadata.namespace.clone().unwrap_or_default(),
-                selector: Selector::new(selector),
-                allowed: status.and_then(|s| s.disruptions_allowed).unwrap_or(0),
-                disrupted: status
-                    .and_then(|s| s.disrupted_pods.as_ref())
-                    .map(|pods| pods.keys().cloned().collect())
-                    .unwrap_or_default(),
-            }
-        };
-        budgets.list.read().iter().map(compile).collect()
-    }
-}
-
-/// Pods whose removal would break a budget, if the others go first; and those others.
-fn split_by_budgets(
-    pods: &[Arc<PodInfo>],
-    budgets: &[CompiledBudget],
-) -> (Vec<Arc<PodInfo>>, Vec<Arc<PodInfo>>) {
-    let mut allowed: Vec<i32> = budgets.iter().map(|b| b.allowed).collect();
-    let mut violates = |pod: &Arc<PodInfo>| {
-        let mut violates = false;
-        for (budget, allowed) in budgets.iter().zip(&mut allowed) {
-            let covers = *budget.namespace == *pod.namespace
-                && !pod.labels().is_empty()
-                && budget.selector.matches(pod.labels());
-            if covers && !budget.disrupted.iter().any(|name| **name == *pod.name) {
-                *allowed -= 1;
-                violates |= *allowed < 0;
-            }
-        }
-        violates
-    };
-    pods.iter().cloned().partition(|pod| violates(pod))
-}
-
 /// The candidate that hurts least: fewest budgets broken, then the least important victim, the
 /// smallest sum of priorities, the fewest victims, the youngest victims.
 fn best(candidates: Vec<Candidate>) -> Option<Candidate> {
-    candidates.into_iter().min_by_key(|c| {
-        let highest = c.victims.first().map_or(i32::MIN, |v| v.priority);
-        // Shifted so that more victims of negative priority do not look better.
-        let sum: i64 = c
-            .victims
-            .iter()
-            .map(|v| i64::from(v.priority) + i64::from(i32::MAX) + 1)
-            .sum();
-        let oldest = c
-            .victims
-            .iter()
-            .filter(|v| v.priority == highest)
-            .map(|v| v.start_time())
-            .min()
-            .unwrap_or(Timestamp::MAX);
-        (
-            c.violations,
-            highest,
-            sum,
-            c.victims.len(),
-            std::cmp::Reverse(oldest),
-        )
-    })
+    candidates.into_iter().min_by_key(Candidate::harm)
 }
 
-/// Removes the victims and takes back the nominations of pods that lost the node.
-async fn remove_victims(
-    client: kube::Client,
-    pod: Arc<PodInfo>,
-    victims: Vec<Arc<PodInfo>>,
-    displaced: Vec<Arc<PodInfo>>,
-) {
-    for other in displaced {
-        let api: Api<Pod> = Api::namespaced(client.clone(), &other.namespace);
-        let patch =
-            json!({"metadata": {"uid": &*other.uid}, "status": {"nominatedNodeName": null}});
-        let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
-        let write = api.patch_status(&other.name, &params, &patch);
-        if let Ok(Err(error)) = tokio::time::timeout(DEADLINE, write).await {
-            tracing::warn!(
-                pod = other.key(),
-                error = davit_client::message_of(&error),
-                "nomination could not be taken back"
-            );
+impl GroupPostFilter for DefaultPreemption {
+    fn removable(
+        &self,
+        group: &PodGroup,
+        members: &[Arc<PodInfo>],
+        snapshot: &Snapshot,
+    ) -> Result<Removable, String> {
+        if let Some(why) = self.groups.unknown() {
+            return Err(why.to_owned());
         }
-    }
-    for victim in victims.into_iter().filter(|v| !v.is_terminating()) {
-        match tokio::time::timeout(DEADLINE, remove_victim(&client, &pod, &victim)).await {
-            Ok(Ok(())) => tracing::info!(pod = pod.key(), victim = victim.key(), "preempted"),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => {}
-            Ok(Err(error)) => {
-                tracing::warn!(
-                    pod = pod.key(),
-                    victim = victim.key(),
-                    error = davit_client::message_of(&error),
-                    "victim stays"
-                );
-            }
-            Err(_) => tracing::warn!(
-                pod = pod.key(),
-                victim = victim.key(),
-                "removal took too long"
-            ),
+        let never = |pod: &Arc<PodInfo>| pod.spec().preemption_policy.as_deref() == Some("Never");
+        if members.iter().any(never) {
+            return Err(NEVER.to_owned());
         }
+        let member = members.first().ok_or("no pods to make room for")?;
+        let priority = pod_groups::priority(group);
+        let removing = self.removing.pods();
+        let removable = Removable::for_group(member, priority, &self.groups, removing, snapshot);
+        Ok(removable)
     }
-}
 
-async fn remove_victim(
-    client: &kube::Client,
-    pod: &PodInfo,
-    victim: &PodInfo,
-) -> Result<(), kube::Error> {
-    let api: Api<Pod> = Api::namespaced(client.clone(), &victim.namespace);
-    let message = format!(
-        "{}: preempting to accommodate a higher priority pod",
-        pod.scheduler_name()
-    );
-    let condition = json!({
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": "PreemptionByScheduler",
-        "message": message,
-        "lastTransitionTime": k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::now()),
-    });
-    let patch = json!({"metadata": {"uid": &*victim.uid}, "status": {"conditions": [condition]}});
-    api.patch_status(
-        &victim.name,
-        &PatchParams::default(),
-        &Patch::Strategic(patch),
-    )
-    .await?;
-    let preconditions = Preconditions {
-        uid: Some(victim.uid.to_string()),
-        ..Preconditions::default()
-    };
-    let params = DeleteParams {
-        preconditions: Some(preconditions),
-        ..DeleteParams::default()
-    };
-    api.delete(&victim.name, &params).await?;
-    Ok(())
+    fn room(
+        &self,
+        state: &CycleState,
+        pod: &Arc<PodInfo>,
+        context: &PostFilterContext<'_>,
+        removable: &Removable,
+    ) -> Option<Vec<Victim>> {
+        let (candidates, _) = self.candidates(state, pod, context, removable);
+        best(candidates).map(|best| best.victims)
+    }
+
+    fn by_worth(&self, mut victims: Vec<Victim>) -> (Vec<Victim>, usize) {
+        victims.sort_by_cached_key(Victim::order);
+        let (mut violating, sparing) = split_by_budgets(&victims, &self.budgets.compiled());
+        let violations = violating.len();
+        violating.extend(sparing);
+        (violating, violations)
+    }
+
+    fn remove(
+        &self,
+        group: &PodGroup,
+        scheduler: &str,
+        victims: Vec<Victim>,
+        displaced: Vec<Arc<PodInfo>>,
+    ) -> BoxFuture<'static, ()> {
+        let meta = &group.metadata;
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        let removal = Removal {
+            client: self.client.clone(),
+            preemptor: format!("{}/{}", text(&meta.namespace), text(&meta.name)),
+            kind: "podgroup",
+            scheduler: scheduler.to_owned(),
+            victims,
+            displaced,
+        };
+        let entered = self.removing.enter(&removal.victims);
+        let carry_out = async move {
+            removal.carry_out().await;
+            drop(entered);
+        };
+        carry_out.boxed()
+    }
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use crate::config::DynamicResourcesTimeouts;
 use crate::devices::{Devices, reserved_for};
 use crate::node::NodeInfo;
+use crate::pod::PodInfo;
 use crate::pod_groups::PodGroups;
 use crate::resources::TakenByClaim;
 pub(crate) use adopt::Adoption;
@@ -112,6 +113,8 @@ pub(crate) struct GroupAllocations {
     claims: Arc<Mutex<HashSet<String>>>,
     /// Pods of the group had nodes before the attempt.
     runs: bool,
+    /// Pods of others that are imagined away for the group, of those that hold devices.
+    gone: Arc<Mutex<Vec<Arc<PodInfo>>>>,
 }
 
 impl GroupAllocations {
@@ -120,7 +123,14 @@ impl GroupAllocations {
         Self {
             claims: Arc::default(),
             runs,
+            gone: Arc::default(),
         }
+    }
+
+    /// Takes over which pods of others are imagined away.
+    pub(crate) fn set_gone<'a>(&self, pods: impl Iterator<Item = &'a Arc<PodInfo>>) {
+        let holding = pods.filter(|pod| claims::may_hold_devices(pod));
+        *self.gone.lock() = holding.cloned().collect();
     }
 }
 

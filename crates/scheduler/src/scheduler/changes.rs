@@ -356,7 +356,8 @@ impl Engine {
         let (before, after) = (old.and_then(nominated), nominated(&pod.pod));
         // Our own nomination is known here before the status says it.
         if before != after || self.nominated.node_of(&uid).is_none() {
-            self.nominated.set(&pod, after.as_deref());
+            let raised = self.pod_groups.raised(pod.clone());
+            self.nominated.set(&raised, after.as_deref());
         }
         self.queue.set(pod.clone(), &*self.profiles.clone(), now());
         if self.groups_pods && old.is_none() && pod.pod_group.is_some() {
@@ -372,7 +373,7 @@ impl Engine {
 
     pub(super) fn pod_group(&mut self, change: Change<PodGroup>) {
         let (old, new, action, label) = match change {
-            Change::Synced => return,
+            Change::Synced => return self.pod_groups.synced(),
             Change::Applied { old: None, new } => (None, Some(new), Action::ADD, "PodGroupAdd"),
             Change::Applied { old, new } => {
                 (old, Some(new), Action::UPDATE_OTHER, "PodGroupUpdate")

@@ -12,7 +12,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::binding::Flight;
-use super::consulting::{Consultation, Parked};
+use super::consulting::{Consultation, GroupConsultation, Parked};
 use super::{Profiles, Scheduler};
 use crate::cache::{Cache, Snapshot};
 use crate::cycle::{Attempt, Consulted, Inputs, NodeSearch, Outcome, attempt_with};
@@ -57,6 +57,8 @@ pub(super) enum Done {
     Effect,
     /// A pod about which extenders have been asked, and whether that failed.
     Consulted(Box<Consultation>, Result<(), ExtenderError>),
+    /// The same for pods of a group.
+    GroupConsulted(Box<GroupConsultation>, Result<(), ExtenderError>),
 }
 
 pub(super) struct Engine {
@@ -81,6 +83,8 @@ pub(super) struct Engine {
     pub(super) work: JoinSet<Done>,
     /// Which pod a task of `work` binds or asks about, should it panic.
     pub(super) binding: HashMap<Id, Arc<str>>,
+    /// About which pods of a group a task of `work` asks, should it panic.
+    pub(super) asking_groups: HashMap<Id, Vec<Arc<str>>>,
     pub(super) synced: [bool; 3],
     pub(super) snapshot: Snapshot,
     pub(super) search: NodeSearch,
@@ -127,6 +131,7 @@ impl Engine {
             look_at_strays: false,
             work: JoinSet::new(),
             binding: HashMap::new(),
+            asking_groups: HashMap::new(),
             synced: [false; 3],
             snapshot: Snapshot::default(),
             search: NodeSearch::default(),
@@ -456,6 +461,10 @@ impl Engine {
                 self.binding.remove(&id);
                 self.consulted(*consultation, result);
             }
+            Ok((id, Done::GroupConsulted(consultation, result))) => {
+                self.asking_groups.remove(&id);
+                self.group_consulted(*consultation, result);
+            }
             Ok((id, Done::Binding(flight, status))) => {
                 self.binding.remove(&id);
                 if status.is_success() {
@@ -480,22 +489,28 @@ impl Engine {
                 }
             }
             Err(error) => {
-                let Some(uid) = self.binding.remove(&error.id()) else {
-                    return;
-                };
-                tracing::error!(%error, uid = &*uid, "binding or asking extenders broke off");
-                self.asked.remove(&uid);
-                let pod = self.take_back(&uid);
-                self.pod_left(pod);
-                let failure = Failure {
-                    error: true,
-                    ..Failure::default()
-                };
-                self.queue
-                    .fail(&uid, failure, &*self.profiles.clone(), now());
+                let alone = self.binding.remove(&error.id());
+                let group = self.asking_groups.remove(&error.id());
+                for uid in alone.into_iter().chain(group.into_iter().flatten()) {
+                    tracing::error!(%error, uid = &*uid, "binding or asking extenders broke off");
+                    self.work_broke_off(&uid);
+                }
                 self.resume_parked();
             }
         }
+    }
+
+    /// A task that was about a pod has panicked: the pod is tried again.
+    fn work_broke_off(&mut self, uid: &str) {
+        self.asked.remove(uid);
+        let pod = self.take_back(uid);
+        self.pod_left(pod);
+        let failure = Failure {
+            error: true,
+            ..Failure::default()
+        };
+        self.queue
+            .fail(uid, failure, &*self.profiles.clone(), now());
     }
 }
 

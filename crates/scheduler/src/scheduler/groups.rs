@@ -14,11 +14,13 @@ use tokio::time::Instant;
 use super::binding::Flight;
 use super::engine::{Done, Engine, now};
 use crate::framework::Profile;
-use crate::group::{GroupCycle, GroupDecision, GroupVerdict, draw};
+use crate::group::{GroupAnswers, GroupCycle, GroupDecision, GroupVerdict, draw};
 use crate::queue::Taken;
 
 /// The condition that tells of the attempts.
 const SCHEDULED: &str = "PodGroupScheduled";
+/// The condition of a group that is removed whole.
+const DISRUPTED: &str = "DisruptionTarget";
 /// How long a write of the condition may take, all tries together.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// How often it is tried when somebody else was faster.
@@ -35,6 +37,16 @@ impl Engine {
             }
             return;
         }
+        self.decide_about_group(members, GroupAnswers::new(), began);
+    }
+
+    /// Makes a decision about these pods of a group, or asks extenders first.
+    pub(super) fn decide_about_group(
+        &mut self,
+        members: Vec<Taken>,
+        answers: GroupAnswers,
+        began: Instant,
+    ) {
         let members: Vec<Taken> = members.into_iter().filter(|t| self.is_wanted(t)).collect();
         let Some(first) = members.first().cloned() else {
             return;
@@ -43,8 +55,9 @@ impl Engine {
             return;
         };
         let held = members.clone();
-        let deciding = || self.decide_as_group(members, &profile, began);
+        let deciding = || self.decide_as_group(members, &profile, answers, began);
         if let Err(words) = guard("scheduler", "cycle", &first.pod.key(), deciding) {
+            self.cache.put_all_back();
             for taken in &held {
                 self.forget(&taken.pod.uid);
                 self.fail_attempt(taken, format!("the scheduler panicked: {words}"), began);
@@ -55,14 +68,21 @@ impl Engine {
     /// Whether a pod still is to be scheduled.
     fn is_wanted(&mut self, taken: &Taken) -> bool {
         let pod = &taken.pod;
-        let wanted = !pod.is_terminating() && self.cache.pod(&pod.uid).is_none();
+        let known = self.queue.contains(&pod.uid);
+        let wanted = known && !pod.is_terminating() && self.cache.pod(&pod.uid).is_none();
         if !wanted {
             self.queue.remove(&pod.uid);
         }
         wanted
     }
 
-    fn decide_as_group(&mut self, members: Vec<Taken>, profile: &Arc<Profile>, began: Instant) {
+    fn decide_as_group(
+        &mut self,
+        members: Vec<Taken>,
+        profile: &Arc<Profile>,
+        answers: GroupAnswers,
+        began: Instant,
+    ) {
         let deciding = Instant::now();
         self.cache.update(&mut self.snapshot);
         let group = members.first().and_then(|t| self.pod_groups.of(&t.pod));
@@ -73,14 +93,24 @@ impl Engine {
             nominated: &self.nominated,
             groups: &self.pod_groups,
             extenders: &self.extenders,
+            answers: &answers,
             search: &mut self.search,
         };
         let GroupDecision {
             verdict,
             placed,
             refused,
-        } = cycle.decide(members);
+            removed,
+            questions,
+        } = cycle.decide(members.clone());
+        if !removed.is_empty() {
+            let pods = removed.len();
+            tracing::info!(group = ?group.as_ref().and_then(|g| g.metadata.name.as_deref()), pods, "removed for a group");
+        }
         self.metrics.group_algorithm(deciding.elapsed());
+        if !questions.is_empty() {
+            return self.consult_about_group(members, questions, answers, began);
+        }
         for (taken, attempt) in refused {
             self.refuse_with_group(taken, profile, attempt, began);
         }
@@ -99,6 +129,26 @@ impl Engine {
         self.metrics
             .group_attempt(profile.name(), verdict.result(), began.elapsed());
         if let Some(group) = group {
+            self.tell_group(group, verdict);
+        }
+    }
+
+    /// An extender could not be asked about a pod of a group: none goes.
+    pub(super) fn fail_group(&mut self, members: &[Taken], asked: &str, why: &str, began: Instant) {
+        let others = format!("failed to schedule other pod from a pod group: {why}");
+        for taken in members {
+            let is_asked = *taken.pod.uid == *asked;
+            let text = if is_asked { why } else { &*others };
+            self.fail_attempt(taken, text.to_owned(), began);
+        }
+        let Some(pod) = members.first().map(|taken| &taken.pod) else {
+            return;
+        };
+        let verdict = GroupVerdict::Failed(others);
+        let profile = pod.scheduler_name();
+        self.metrics
+            .group_attempt(profile, verdict.result(), began.elapsed());
+        if let Some(group) = self.pod_groups.of(pod) {
             self.tell_group(group, verdict);
         }
     }
@@ -168,12 +218,44 @@ async fn write_condition(
 
 /// The change of the group's status, or nothing.
 fn condition_patch(group: &PodGroup, verdict: &GroupVerdict, at: Timestamp) -> Option<Value> {
+    let scheduled = scheduled_condition(group, verdict, at);
+    let goes = *verdict == GroupVerdict::Fits;
+    let back = goes.then(|| back_again(group, at)).flatten();
+    let conditions: Vec<Condition> = scheduled.into_iter().chain(back).collect();
+    (!conditions.is_empty()).then(|| {
+        json!({
+            "metadata": {"uid": group.metadata.uid, "resourceVersion": group.metadata.resource_version},
+            "status": {"conditions": conditions},
+        })
+    })
+}
+
+/// A group that was removed whole and goes again is not about to end any more.
+fn back_again(group: &PodGroup, at: Timestamp) -> Option<Condition> {
+    let conditions = group.status.iter().flat_map(|s| &s.conditions).flatten();
+    let mut removed = conditions.filter(|c| c.type_ == DISRUPTED && c.status == "True");
+    removed.next().map(|known| Condition {
+        status: "False".to_owned(),
+        reason: "Scheduled".to_owned(),
+        message: String::new(),
+        observed_generation: group.metadata.generation,
+        last_transition_time: Time(at),
+        ..known.clone()
+    })
+}
+
+fn scheduled_condition(
+    group: &PodGroup,
+    verdict: &GroupVerdict,
+    at: Timestamp,
+) -> Option<Condition> {
     let (status, reason) = match verdict {
         GroupVerdict::Fits => ("True", "Scheduled"),
         GroupVerdict::WaitsForPreemption
         | GroupVerdict::Unschedulable
         | GroupVerdict::NoPlacement(_)
-        | GroupVerdict::Refused(_) => ("False", "Unschedulable"),
+        | GroupVerdict::Refused(_)
+        | GroupVerdict::Asks => ("False", "Unschedulable"),
         GroupVerdict::Failed(_) => ("False", "SchedulerError"),
     };
     let conditions = group.status.iter().flat_map(|s| &s.conditions).flatten();
@@ -191,13 +273,7 @@ fn condition_patch(group: &PodGroup, verdict: &GroupVerdict, at: Timestamp) -> O
         observed_generation: group.metadata.generation,
         last_transition_time: since.map_or(Time(at), |c| c.last_transition_time.clone()),
     };
-    if known == Some(&condition) {
-        return None;
-    }
-    Some(json!({
-        "metadata": {"uid": group.metadata.uid, "resourceVersion": group.metadata.resource_version},
-        "status": {"conditions": [condition]},
-    }))
+    (known != Some(&condition)).then_some(condition)
 }
 
 #[cfg(test)]
@@ -230,6 +306,21 @@ mod tests {
         assert_eq!(failed[0]["reason"], "SchedulerError");
         let gone = patched(&waiting, &GroupVerdict::Fits).unwrap();
         assert_eq!(gone[0]["status"], "True");
-        assert_eq!(patched(&group(gone), &GroupVerdict::Unschedulable), None);
+        assert_eq!(
+            patched(&group(gone.clone()), &GroupVerdict::Unschedulable),
+            None
+        );
+        // One that was removed whole says when it goes again.
+        let mut removed = gone;
+        let target = json!({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+            "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        removed.as_array_mut().unwrap().push(target);
+        let back = patched(&group(removed), &GroupVerdict::Fits).unwrap();
+        let back = back.as_array().unwrap();
+        assert_eq!(back.len(), 1);
+        assert_eq!(
+            (&back[0]["type"], &back[0]["status"]),
+            (&json!("DisruptionTarget"), &json!("False"))
+        );
     }
 }

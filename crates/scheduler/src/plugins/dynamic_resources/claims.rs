@@ -25,6 +25,13 @@ pub(super) fn has_claims(pod: &PodInfo) -> bool {
     list.is_some_and(|l| !l.is_empty())
 }
 
+/// Whether the pod has claims, or one that was made for its extended resources.
+pub(super) fn may_hold_devices(pod: &PodInfo) -> bool {
+    let status = pod.pod.status.as_ref();
+    let extended = status.and_then(|s| s.extended_resource_claim_status.as_ref());
+    has_claims(pod) || extended.is_some()
+}
+
 /// The claim of one entry; `None` when the pod does without it.
 ///
 /// A claim of today's API goes before a classic one of the same name. A claim that was made from a

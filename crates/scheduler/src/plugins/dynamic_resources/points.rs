@@ -328,6 +328,13 @@ impl DynamicResources {
         Ok(planned)
     }
 
+    /// The claims of a pod, with its UID.
+    fn held_by(&self, pod: &PodInfo) -> (String, Vec<Arc<ResourceClaim>>) {
+        let mut held = claims::of_pod(&self.devices, pod).unwrap_or_default();
+        held.extend(claims::for_extended(&self.devices, pod));
+        (pod.uid.to_string(), held)
+    }
+
     /// What the claims of pods that are imagined away hold.
     fn released(data: &Data) -> Option<Usage> {
         if data.gone.is_empty() {
@@ -453,12 +460,10 @@ impl DynamicResources {
 /// A refusal; removing pods of lower priority that have claims of their own may help (ours: see
 /// docs/differences.md).
 fn refuse(pod: &PodInfo, node: &NodeInfo, text: impl Into<Reason>) -> Status {
-    let holds = |p: &PodInfo| {
-        let status = p.pod.status.as_ref();
-        let extended = status.and_then(|s| s.extended_resource_claim_status.as_ref());
-        claims::has_claims(p) || extended.is_some()
-    };
-    if node.pods_below(pod.priority).any(|p| holds(p)) {
+    if node
+        .pods_below(pod.priority)
+        .any(|p| claims::may_hold_devices(p))
+    {
         Status::unschedulable(text)
     } else {
         Status::unresolvable(text)
@@ -502,10 +507,14 @@ impl PreFilter for DynamicResources {
                 (Status::unresolvable(text), None)
             }
             Ok(Some(cycle)) => {
-                state.put(Data {
+                let group = state.get::<GroupAllocations>();
+                let gone = group.map(|group| group.gone.lock().clone());
+                let gone = gone.into_iter().flatten();
+                let data = Data {
                     cycle: Arc::new(cycle),
-                    gone: BTreeMap::new(),
-                });
+                    gone: gone.map(|pod| self.held_by(&pod)).collect(),
+                };
+                state.put(data);
                 (Status::success(), None)
             }
             Err(status) => (status, None),
@@ -536,9 +545,7 @@ impl PreFilter for DynamicResources {
         let Some(data) = state.get_mut::<Data>() else {
             return;
         };
-        let mut held = claims::of_pod(&self.devices, removed).unwrap_or_default();
-        held.extend(claims::for_extended(&self.devices, removed));
-        data.gone.insert(removed.uid.to_string(), held);
+        data.gone.extend([self.held_by(removed)]);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Extenders in decisions: real HTTP servers in the test, one of them slow, one that lies.
 
+mod groups;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 

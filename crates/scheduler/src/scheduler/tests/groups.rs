@@ -370,3 +370,181 @@ async fn a_group_without_pods_on_nodes_gives_its_claims_back() {
     assert_eq!(bed.device_of("shared").as_deref(), Some("large/gpu-0"));
     bed.stop().await;
 }
+
+const PREEMPTION: &str = "GenericWorkload=true,GangScheduling=true,WorkloadAwarePreemption=true";
+
+impl Bed {
+    /// A group of this priority; `mode` says how it can be disrupted.
+    fn group_of(&self, name: &str, policy: Value, priority: i32, mode: &str) {
+        let spec =
+            json!({"schedulingPolicy": policy, "priority": priority, "disruptionMode": mode});
+        self.api.put(
+            "podgroups",
+            json!({"metadata": {"name": name, "namespace": "default", "uid": name, "generation": 1}, "spec": spec}),
+        );
+    }
+
+    fn exists(&self, pod: &str) -> bool {
+        self.api.get("pods", "default", pod).is_some()
+    }
+
+    /// What the records of these pods say of who is removed for them.
+    fn told_of_preemption(&self, pods: &[&str]) -> Vec<String> {
+        let mut events = self.events("FailedScheduling");
+        events.retain(|event| {
+            let name = event["involvedObject"]["name"].as_str();
+            name.is_some_and(|name| pods.contains(&name))
+        });
+        let record = |event: &Value| -> Option<Record> {
+            let record = event["metadata"]["annotations"][VERDICT_ANNOTATION].as_str()?;
+            serde_json::from_str(record).ok()
+        };
+        let records = events.iter().filter_map(record);
+        records.filter_map(|record| record.post_filter).collect()
+    }
+}
+
+/// KEP-5710: the group's priority counts, what goes whole goes whole, and all of them are told.
+#[tokio::test(start_paused = true)]
+async fn a_whole_group_goes_for_a_more_important_one() {
+    let bed = with_gates(PREEMPTION, "");
+    for node in ["n", "m", "o"] {
+        bed.node(node, "1");
+    }
+    bed.group_of("batch", json!({"basic": {}}), 1, "PodGroup");
+    for (name, node) in [("b0", "n"), ("b1", "m")] {
+        bed.member(
+            name,
+            "batch",
+            "1",
+            json!({"priority": 100, "nodeName": node}),
+        );
+    }
+    bed.pod("kept", "1", json!({"priority": 7, "nodeName": "o"}));
+    bed.group_of("g", json!({"gang": {"minCount": 2}}), 5, "Pod");
+    for name in ["g0", "g1"] {
+        bed.member(name, "g", "1", json!({}));
+    }
+    bed.until("the gang goes", |b| {
+        b.node_of("g0").is_some() && b.node_of("g1").is_some()
+    })
+    .await;
+    assert!(!bed.exists("b0") && !bed.exists("b1") && bed.exists("kept"));
+    let told = bed.told_of_preemption(&["g0", "g1"]);
+    let names_both = |told: &String| {
+        told.starts_with("preemption: removed for the group: ")
+            && told.contains("default/b0")
+            && told.contains("default/b1")
+    };
+    assert!(told.iter().any(names_both), "{told:?}");
+    let batch = bed.api.get("podgroups", "default", "batch").unwrap();
+    let condition = &batch["status"]["conditions"][0];
+    assert_eq!(
+        (
+            &condition["type"],
+            &condition["status"],
+            &condition["reason"]
+        ),
+        (
+            &json!("DisruptionTarget"),
+            &json!("True"),
+            &json!("PreemptionByScheduler")
+        )
+    );
+    let message = "default-scheduler: preempting to accommodate a higher priority podgroup";
+    assert_eq!(condition["message"], message);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_cannot_be_helped_says_why_and_harms_nobody() {
+    let bed = with_gates(PREEMPTION, "");
+    bed.node("n", "2");
+    bed.pod("low", "1", json!({"priority": 1, "nodeName": "n"}));
+    bed.group_of("g", json!({"gang": {"minCount": 3}}), 5, "Pod");
+    for name in ["g0", "g1", "g2"] {
+        bed.member(name, "g", "1", json!({"priority": 50}));
+    }
+    let why = "pod group is unschedulable, removing pods of lower priority does not help";
+    bed.until("the group says why", |b| {
+        b.group_condition("g") == condition("False", "Unschedulable", why)
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(bed.exists("low"));
+    let told = bed.told_of_preemption(&["g0", "g1", "g2"]);
+    let why = "preemption: removing pods of lower priority does not help.";
+    assert!(told.iter().any(|told| told == why), "{told:?}");
+    bed.stop().await;
+}
+
+/// A pod alone does not break up what goes whole, and takes all of it if it must.
+#[tokio::test(start_paused = true)]
+async fn a_pod_alone_takes_a_group_whole() {
+    let bed = with_gates(PREEMPTION, "");
+    bed.node("n", "1");
+    bed.node("m", "1");
+    bed.group_of("batch", json!({"basic": {}}), 1, "PodGroup");
+    for (name, node) in [("b0", "n"), ("b1", "m")] {
+        bed.member(name, "batch", "1", json!({"nodeName": node}));
+    }
+    bed.pod("high", "1", json!({"priority": 5}));
+    bed.until("it goes", |b| b.node_of("high").is_some()).await;
+    bed.until("the whole group is gone", |b| {
+        !b.exists("b0") && !b.exists("b1")
+    })
+    .await;
+    bed.stop().await;
+}
+
+/// Devices of those that are removed are free once, not once for each pod of the group.
+#[tokio::test(start_paused = true)]
+async fn devices_are_made_free_for_as_many_as_need_them() {
+    let bed = with_gates(PREEMPTION, "");
+    bed.class("gpu", json!({}));
+    for node in ["n", "m", "o"] {
+        bed.gpus(node, 1);
+    }
+    for (i, node) in ["n", "m", "o"].iter().enumerate() {
+        let (claim, holder) = (format!("held{i}"), format!("low{i}"));
+        bed.one_gpu(&claim);
+        let mut held = bed.api.get("resourceclaims", "default", &claim).unwrap();
+        let only = json!({"nodeSelectorTerms": [{"matchFields": [
+            {"key": "metadata.name", "operator": "In", "values": [node]}]}]});
+        held["status"] = json!({
+            "allocation": {"nodeSelector": only, "devices": {"results": [
+                {"request": "r", "driver": "gpu.example.com", "pool": node, "device": "gpu-0"}]}},
+            "reservedFor": [{"resource": "pods", "name": holder, "uid": format!("uid-{holder}")}]});
+        bed.api.put("resourceclaims", held);
+        let claims = json!([{"name": claim, "resourceClaimName": claim}]);
+        bed.pod(
+            &holder,
+            "0",
+            json!({"priority": i, "nodeName": node, "resourceClaims": claims}),
+        );
+    }
+    bed.group_of("g", json!({"gang": {"minCount": 2}}), 5, "Pod");
+    for name in ["p0", "p1"] {
+        let claim = format!("of-{name}");
+        bed.one_gpu(&claim);
+        let claims = json!([{"name": claim, "resourceClaimName": claim}]);
+        bed.member(name, "g", "0", json!({ "resourceClaims": claims }));
+    }
+    bed.until("the least important are removed", |b| {
+        !b.exists("low0") && !b.exists("low1")
+    })
+    .await;
+    assert!(bed.exists("low2"));
+    // Who gives claims back is not here: it is done by hand.
+    for claim in ["held0", "held1"] {
+        let mut held = bed.api.get("resourceclaims", "default", claim).unwrap();
+        held["status"] = json!({});
+        bed.api.put("resourceclaims", held);
+    }
+    bed.until("both go", |b| {
+        b.node_of("p0").is_some() && b.node_of("p1").is_some()
+    })
+    .await;
+    assert!(bed.exists("low2"));
+    bed.stop().await;
+}
