@@ -14,6 +14,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-cel",
             "davit-topology",
             "davit-allocator",
+            "davit-podrequests",
             "davit-schedulerconfig",
             "davit-netplan",
             "davit-autoscaling",

@@ -460,14 +460,11 @@ pub fn filters_with_nominated(inputs: &Inputs<'_>, state: &CycleState, node: &No
         let mut state = state.imagine();
         let mut node = node.clone();
         for other in waiting {
-            add_pod(
-                inputs.profile,
-                &mut state,
-                pod,
-                other,
-                &mut node,
-                inputs.snapshot,
-            );
+            node.add_pod(other.clone());
+            let there = (&**other, true);
+            inputs
+                .profile
+                .imagine(&mut state, pod, there, &node, inputs.snapshot);
         }
         let status = filters(inputs.profile, &state, pod, &node);
         if !status.is_success() {
@@ -475,60 +472,6 @@ pub fn filters_with_nominated(inputs: &Inputs<'_>, state: &CycleState, node: &No
         }
     }
     filters(inputs.profile, state, pod, node)
-}
-
-/// Imagines a pod on a node.
-pub fn add_pod(
-    profile: &Profile,
-    state: &mut CycleState,
-    pod: &PodInfo,
-    added: &Arc<PodInfo>,
-    node: &mut NodeInfo,
-    snapshot: &Snapshot,
-) {
-    node.add_pod(added.clone());
-    tell_added(profile, state, pod, added, node, snapshot);
-}
-
-/// Tells the plugins that a pod is imagined on a node.
-pub(crate) fn tell_added(
-    profile: &Profile,
-    state: &mut CycleState,
-    pod: &PodInfo,
-    added: &PodInfo,
-    node: &NodeInfo,
-    snapshot: &Snapshot,
-) {
-    for plugin in &profile.points.pre_filter {
-        plugin.add_pod(state, pod, added, node, snapshot);
-    }
-}
-
-/// Imagines a pod away from a node.
-pub fn remove_pod(
-    profile: &Profile,
-    state: &mut CycleState,
-    pod: &PodInfo,
-    removed: &PodInfo,
-    node: &mut NodeInfo,
-    snapshot: &Snapshot,
-) {
-    node.remove_pod(&removed.uid);
-    tell_removed(profile, state, pod, removed, node, snapshot);
-}
-
-/// Tells the plugins that a pod is imagined away from a node.
-pub(crate) fn tell_removed(
-    profile: &Profile,
-    state: &mut CycleState,
-    pod: &PodInfo,
-    removed: &PodInfo,
-    node: &NodeInfo,
-    snapshot: &Snapshot,
-) {
-    for plugin in &profile.points.pre_filter {
-        plugin.remove_pod(state, pod, removed, node, snapshot);
-    }
 }
 
 /// Completes the refusals that the record of the attempt will name.

@@ -23,12 +23,13 @@ pub mod pod_groups;
 pub mod profiles;
 pub mod queue;
 pub mod registry;
-pub mod resources;
 pub mod topology;
 pub mod verdict;
 pub mod volumes;
 pub mod workloads;
 
+/// What pods ask for and nodes have.
+pub use davit_podrequests as resources;
 /// The configuration of schedulers.
 pub use davit_schedulerconfig as config;
 

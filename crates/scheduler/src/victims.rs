@@ -9,7 +9,6 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use parking_lot::RwLock;
 
 use crate::cache::Snapshot;
-use crate::cycle::{add_pod, remove_pod, tell_added, tell_removed};
 use crate::framework::{CycleState, Profile};
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
@@ -71,39 +70,27 @@ impl Victim {
         (Reverse(self.priority()), Reverse(size), self.started())
     }
 
-    /// Imagines it away for a pod that is tried on the node at this place.
-    pub(crate) fn leave(
+    /// Imagines it there or away, for a pod that is tried on the node at this place.
+    pub(crate) fn set_there(
         &self,
-        profile: &Profile,
+        there: bool,
+        (profile, snapshot): (&Profile, &Snapshot),
         state: &mut CycleState,
         pod: &PodInfo,
         (at, node): (usize, &mut NodeInfo),
-        snapshot: &Snapshot,
     ) {
         for (place, one) in self.pods() {
-            if *place == at {
-                remove_pod(profile, state, pod, one, node, snapshot);
-            } else {
-                tell_removed(profile, state, pod, one, snapshot.node(*place), snapshot);
+            let other = (&**one, there);
+            match (*place == at, there) {
+                (true, true) => node.add_pod(one.clone()),
+                (true, false) => _ = node.remove_pod(&one.uid),
+                (false, _) => {
+                    let elsewhere = snapshot.node(*place);
+                    profile.imagine(state, pod, other, elsewhere, snapshot);
+                    continue;
+                }
             }
-        }
-    }
-
-    /// Imagines it back.
-    pub(crate) fn come_back(
-        &self,
-        profile: &Profile,
-        state: &mut CycleState,
-        pod: &PodInfo,
-        (at, node): (usize, &mut NodeInfo),
-        snapshot: &Snapshot,
-    ) {
-        for (place, one) in self.pods() {
-            if *place == at {
-                add_pod(profile, state, pod, one, node, snapshot);
-            } else {
-                tell_added(profile, state, pod, one, snapshot.node(*place), snapshot);
-            }
+            profile.imagine(state, pod, other, node, snapshot);
         }
     }
 }

@@ -5,11 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{
-    Bind, ClusterEvent, EventObject, Filter, GroupPostFilter, Hint, Permit, PlacementGenerate,
-    PlacementScore, Plugin, PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore,
-    QueueSort, Reserve, Score, Status,
+    Bind, ClusterEvent, CycleState, EventObject, Filter, GroupPostFilter, Hint, Permit,
+    PlacementGenerate, PlacementScore, Plugin, PostBind, PostFilter, PreBind, PreEnqueue,
+    PreFilter, PreScore, QueueSort, Reserve, Score, Status,
 };
+use crate::cache::Snapshot;
 use crate::config::ExtensionPoint;
+use crate::node::NodeInfo;
 use crate::pod::PodInfo;
 
 /// The plugins of a profile by the point they take part in, each in the order of calls.
@@ -158,6 +160,24 @@ impl Profile {
     /// How often a plugin's scores count.
     pub fn weight(&self, plugin: &str) -> i64 {
         self.weights.get(plugin).copied().unwrap_or(1)
+    }
+
+    /// Tells the plugins of another pod that is imagined on a node, or away from it.
+    pub(crate) fn imagine(
+        &self,
+        state: &mut CycleState,
+        pod: &PodInfo,
+        (other, there): (&PodInfo, bool),
+        node: &NodeInfo,
+        snapshot: &Snapshot,
+    ) {
+        for plugin in &self.points.pre_filter {
+            if there {
+                plugin.add_pod(state, pod, other, node, snapshot);
+            } else {
+                plugin.remove_pod(state, pod, other, node, snapshot);
+            }
+        }
     }
 
     /// The pod's rank in the queue.

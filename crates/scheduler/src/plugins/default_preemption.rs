@@ -339,6 +339,7 @@ fn victims(
     let Inputs {
         profile, snapshot, ..
     } = *inputs;
+    let world = (profile, snapshot);
     let node = snapshot.node(at);
     let mut lower = removable.on(at, node);
     if lower.is_empty() {
@@ -347,7 +348,7 @@ fn victims(
     let mut state = state.imagine();
     let mut node = node.clone();
     for other in &lower {
-        other.leave(profile, &mut state, pod, (at, &mut node), snapshot);
+        other.set_there(false, world, &mut state, pod, (at, &mut node));
     }
     let status = filters_with_nominated(inputs, &state, &node);
     if !status.is_success() {
@@ -363,11 +364,11 @@ fn victims(
         .map(|p| (p, true))
         .chain(sparing.iter().map(|p| (p, false)))
     {
-        other.come_back(profile, &mut state, pod, (at, &mut node), snapshot);
+        other.set_there(true, world, &mut state, pod, (at, &mut node));
         if filters_with_nominated(inputs, &state, &node).is_success() {
             continue;
         }
-        other.leave(profile, &mut state, pod, (at, &mut node), snapshot);
+        other.set_there(false, world, &mut state, pod, (at, &mut node));
         victims.push(other.clone());
         violations += usize::from(violates);
     }

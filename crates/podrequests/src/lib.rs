@@ -2,6 +2,14 @@
 //!
 //! The sums follow the pod resource rules of the API (init containers, sidecars, overhead, pod-level
 //! resources, in-place resize), so that scheduler and node agent agree on what fits.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::needless_pass_by_value,
+        reason = "test values are written where they are used"
+    )
+)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -158,10 +166,10 @@ pub struct PodRequests {
 }
 
 /// What the devices of one of a pod's claims take of the node, as it stands in the pod's status (KEP-5517).
-pub(crate) type TakenByClaim = NodeAllocatableResourceClaimStatus;
+pub type TakenByClaim = NodeAllocatableResourceClaimStatus;
 
 /// What the devices of a pod that has a node take of it. For others that is not decided, whatever an attempt has left behind.
-pub(crate) fn taken_by_claims(pod: &Pod) -> &[TakenByClaim] {
+pub fn taken_by_claims(pod: &Pod) -> &[TakenByClaim] {
     let node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref());
     let taken = pod
         .status
@@ -179,7 +187,7 @@ impl PodRequests {
     }
 
     /// The requests of a pod whose devices take this of the node.
-    pub(crate) fn with(pod: &Pod, taken: &[TakenByClaim]) -> Self {
+    pub fn with(pod: &Pod, taken: &[TakenByClaim]) -> Self {
         let requests = total(pod, taken, |list| list);
         let scored = total(pod, taken, |mut list| {
             list.entry(CPU).or_insert(UNSTATED_MILLI_CPU);
@@ -266,7 +274,7 @@ fn container_amounts<'a>(
 }
 
 /// What containers and devices come to, where a pod has requests of its own for less than that: the name of the resource.
-pub(crate) fn not_covered(pod: &Pod, taken: &[TakenByClaim]) -> Option<String> {
+pub fn not_covered(pod: &Pod, taken: &[TakenByClaim]) -> Option<String> {
     let sum = sum(pod, taken, &|list| list);
     let mut level = pod_level(pod).into_iter();
     let short = level.find(|(name, amount)| sum.get(name).is_some_and(|sum| sum > amount));
