@@ -132,7 +132,8 @@ const REPLACED: [(&str, &str, &str); 2] = [
     ),
 ];
 
-fn warn_deprecated(server: &ApiServer, context: &Context, resource: &ResourceInfo) {
+/// Warns who asks for what is deprecated, the object or a subresource of its kind.
+pub(crate) fn warn_deprecated(server: &ApiServer, context: &Context, resource: &ResourceInfo) {
     let row = &resource.row;
     let replaced = REPLACED
         .iter()

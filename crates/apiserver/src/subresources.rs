@@ -52,6 +52,9 @@ pub(crate) async fn handle(
         // a scale is a built-in kind, but merging it is not what custom kinds offer
         handlers::check_custom(context, custom, verb)?;
     }
+    if matches!(verb, "get" | "update" | "patch") && !connects && name != "scale" {
+        handlers::warn_deprecated(server, context, resource);
+    }
     match (name, verb) {
         ("scale", _) => scale::handle(server, context, resource, request).await,
         ("binding", "create") => binding::handle(server, context, &info.name, request).await,

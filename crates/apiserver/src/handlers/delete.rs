@@ -193,10 +193,7 @@ fn options_of_query(context: &Context) -> Result<Value, Status> {
     if let Some(ignore) = query.optional_flag(IGNORE_READ_ERRORS) {
         options[IGNORE_READ_ERRORS] = json!(ignore);
     }
-    let dry_run: Vec<&str> = query
-        .all("dryRun")
-        .filter(|value| !value.is_empty())
-        .collect();
+    let dry_run: Vec<&str> = query.all("dryRun").collect();
     if !dry_run.is_empty() {
         options["dryRun"] = json!(dry_run);
     }

@@ -39,10 +39,7 @@ impl WriteOptions {
             faults.push(FieldError::forbidden(&Path::new("force"), why));
         }
         check_manager(query.text("fieldManager"), is_apply, &mut faults);
-        let dry_run: Vec<&str> = query
-            .all("dryRun")
-            .filter(|value| !value.is_empty())
-            .collect();
+        let dry_run: Vec<&str> = query.all("dryRun").collect();
         if dry_run.iter().any(|value| *value != "All") {
             let shown: Vec<Value> = dry_run.iter().map(|value| Value::from(*value)).collect();
             faults.push(FieldError::not_supported(

@@ -7,7 +7,7 @@ use davit_registry::codec::Patch;
 use davit_registry::storage::Stored;
 use davit_registry::{ResourceInfo, convert, object};
 use davit_schema::decode::{self, Encoding};
-use davit_schema::patch::PatchType;
+use davit_schema::patch::{PatchType, json_patch_faults};
 use http::header::CONTENT_TYPE;
 use http::{Request, StatusCode};
 use serde_json::Value;
@@ -94,7 +94,8 @@ pub(crate) async fn patch(
     respond::stored(context, accepted, resource, code, stored)
 }
 
-/// Reads a patch that is no apply, and judges the keys that it says twice.
+/// Reads a patch that is no apply, and judges what strict decoding finds in it: keys that it says twice, and members that
+/// no operation has.
 fn parse(
     context: &Context,
     validation: Validation,
@@ -102,15 +103,16 @@ fn parse(
     bytes: &[u8],
 ) -> Result<Patch, Status> {
     let patch = Patch::parse(kind, bytes).map_err(|error| error.status())?;
-    if validation == Validation::Ignore || kind == PatchType::Json {
-        return Ok(patch);
-    }
-    let repeated = decode::repeated_fields(bytes);
-    if validation == Validation::Strict && !repeated.is_empty() {
-        let why = format!("strict decoding error: {}", repeated.join(", "));
+    let faults = match kind {
+        _ if validation == Validation::Ignore => Vec::new(),
+        PatchType::Json => json_patch_faults(bytes),
+        PatchType::Merge | PatchType::StrategicMerge => decode::repeated_fields(bytes),
+    };
+    if validation == Validation::Strict && !faults.is_empty() {
+        let why = format!("strict decoding error: {}", faults.join(", "));
         return Err(InvalidPatch::of(&patch).status(&why));
     }
-    repeated
+    faults
         .into_iter()
         .for_each(|what| context.warnings.add(what));
     Ok(patch)

@@ -54,6 +54,8 @@ pub(crate) async fn update(
                 ..context.info.clone()
             };
             authz::check(&server.authorizer(), &context.user, &request).await?;
+            // of an object that is gone: it is made anew
+            object::remove_meta(&mut new, &["resourceVersion"]);
             (StatusCode::CREATED, writer.create(new).await?)
         }
         Err(status) => return Err(status),
@@ -66,7 +68,6 @@ fn creates(resource: &ResourceInfo, subresource: &str, status: &Status, new: &Va
     status.reason == Reason::NotFound
         && subresource.is_empty()
         && resource.strategy.allow_create_on_update()
-        && object::resource_version(new).is_empty()
         && object::uid(new).is_empty()
 }
 

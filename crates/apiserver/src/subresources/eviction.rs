@@ -45,12 +45,12 @@ pub(super) async fn handle(
     let mut eviction = decode_body(context, &bytes, format, &expected, options.validation)?;
     eviction["apiVersion"] = json!("policy/v1");
     let name = context.info.name.as_str();
+    check_namespace(true, context.namespace(), object::namespace(&eviction))?;
     if object::name(&eviction) != name {
         return Err(Status::bad_request(
             "name in URL does not match name in Eviction object",
         ));
     }
-    check_namespace(true, context.namespace(), object::namespace(&eviction))?;
     posted(
         server,
         context,
@@ -97,18 +97,23 @@ async fn evict_once(
     let Some(pod) = server.object("", "pods", context.namespace(), name).await? else {
         return Err(Status::not_found(pods.qualified(), name));
     };
+    let is_ignored = ignores_budgets(&pod);
+    let budget = match is_ignored {
+        true => None,
+        false => budget_of(server, context.namespace(), &pod).await?,
+    };
     // Before a budget is spent on a pod that is not meant.
     is_meant(&delete.preconditions, pods, &pod)?;
     let wanted = &mut delete.preconditions;
     let is_free = wanted.resource_version.is_none();
     let (mut spared, mut not_begun) = (None, false);
-    if ignores_budgets(&pod) {
+    if is_ignored {
         not_begun = is_free && may_still_run(&pod);
         if not_begun {
             wanted.resource_version = Some(object::resource_version(&pod).to_owned());
         }
     } else {
-        match budget_of(server, context.namespace(), &pod).await? {
+        match budget {
             Some(budget) if spares(&budget, &pod) => {
                 // It has to be this unhealthy still.
                 spared = is_free.then_some(budget);

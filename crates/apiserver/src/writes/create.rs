@@ -58,8 +58,11 @@ impl Writer<'_> {
         system_metadata(&mut new);
         let strategy = &*self.resource.strategy;
         strategy.default(&mut new);
+        // what is prepared under one name says nothing of it under the next
+        let nameless = generated.then(|| new.clone());
         for attempt in 0..GENERATE_ATTEMPTS {
-            if generated {
+            if let Some(nameless) = &nameless {
+                new.clone_from(nameless);
                 object::set_meta(&mut new, "name", generate_name(&base));
             }
             // after the name is known: jobs label their pods with it

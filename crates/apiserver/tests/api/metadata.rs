@@ -237,6 +237,13 @@ async fn item_043_dry_run_checks_everything_and_stores_nothing() {
     c.get(&format!("{CONFIG_MAPS}/x"))
         .await
         .error(404, "NotFound");
+    let url = format!("{CONFIG_MAPS}?dryRun=");
+    c.post(&url, &config_map("x", &json!({})))
+        .await
+        .error(422, "Invalid");
+    c.delete(&format!("{CONFIG_MAPS}/x?dryRun="), &Value::Null)
+        .await
+        .error(422, "Invalid");
     let url = format!("{CONFIG_MAPS}?dryRun=x");
     let status = c
         .post(&url, &config_map("x", &json!({})))
