@@ -28,6 +28,7 @@ use targets::{LIMITS, NAMESPACE, Target};
 const CASES: u64 = 400;
 const SMALL: &str = include_str!("../crates/apiserver/tests/api/samples/kinds.yaml");
 const LARGE: &str = include_str!("differential/objects.yaml");
+const VERSIONS: &str = include_str!("differential/versions.yaml");
 const CUSTOM: &str = include_str!("differential/definition.yaml");
 const REVIEWS: &str = include_str!("differential/reviews.yaml");
 
@@ -38,25 +39,29 @@ fn documents(text: &str) -> Vec<Value> {
         .collect()
 }
 
+/// What openssl's `req` answers in PEM with these arguments and a new key.
+fn openssl(args: &[&str]) -> String {
+    let mut command = Command::new("openssl");
+    command.args(["req", "-new", "-nodes", "-keyout", "/dev/null"]);
+    harness::run(command.args(args))
+}
+
 fn targets() -> Vec<Target> {
-    let args = [
-        "req",
-        "-new",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-subj",
-        "/CN=u",
-        "-keyout",
-        "/dev/null",
-    ];
-    let request = harness::run(Command::new("openssl").args(args));
+    const CURVE: [&str; 4] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
+    let request = openssl(&["-newkey", "rsa:2048", "-subj", "/CN=u"]);
     let request = base64::engine::general_purpose::STANDARD.encode(request);
+    let stub = openssl(&[&CURVE[..], &["-subj", "/CN=u"]].concat());
+    let stub: String = stub.lines().filter(|l| !l.starts_with('-')).collect();
+    let bundle = openssl(&[&CURVE[..], &["-subj", "/CN=b", "-x509", "-days", "3"]].concat());
+    let bundle = json!(bundle).to_string();
     let fill = |text: &str| {
         text.replace("routes", NAMESPACE)
             .replace("REQUEST", &request)
+            .replace("STUB", &stub)
+            .replace("BUNDLE", &bundle)
     };
-    let kept = [documents(&fill(SMALL)), documents(&fill(LARGE))].concat();
+    let kept = [SMALL, LARGE, VERSIONS].map(|text| documents(&fill(text)));
+    let kept = kept.concat();
     let mut targets: Vec<Target> = kept.into_iter().filter_map(Target::built_in).collect();
     targets.extend(documents(REVIEWS).into_iter().map(Target::review));
     // as often as all others of a dozen kinds

@@ -1,5 +1,6 @@
 //! Questions that no seed changes: what clients ask of lists, watches, tables, subresources, discovery and documents. They
-//! stand in `questions.yaml` and are asked in their order, so that earlier ones make what later ones are about.
+//! stand in `questions.yaml` and `clients.yaml` and are asked in their order, so that earlier ones make what later ones are
+//! about.
 
 use crate::differential::run::Run;
 use crate::differential::servers::Request;
@@ -7,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-const QUESTIONS: &str = include_str!("questions.yaml");
+const QUESTIONS: [&str; 2] = [include_str!("questions.yaml"), include_str!("clients.yaml")];
 const JSON: &str = "application/json";
 /// What tells the elements of a list apart, where the order of a list says nothing.
 const KEYS: [&str; 7] = [
@@ -47,8 +48,8 @@ struct Question {
 
 /// Asks all of them.
 pub(crate) async fn ask(run: &mut Run) {
-    let questions: Vec<Question> = serde_saphyr::from_str(QUESTIONS).unwrap();
-    for question in questions {
+    let read = |text| serde_saphyr::from_str::<Vec<Question>>(text).unwrap();
+    for question in QUESTIONS.into_iter().flat_map(read) {
         let groups = match question.documents {
             true => documented(run).await,
             false => vec![String::new()],

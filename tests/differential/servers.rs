@@ -20,15 +20,14 @@ const FLAGS: [&str; 4] = [
     "--service-node-port-range",
     "30000-32767",
 ];
-const OUR_GATES: [&str; 2] = ["--feature-gates", "GenericWorkload=true"];
-/// With kinds that davit serves whatever its gates are.
-const THEIR_GATES: [&str; 2] = [
-    "--feature-gates",
-    "GenericWorkload=true,StorageVersionAPI=true,APIServerIdentity=true,StorageVersionMigrator=true,PodCertificateRequest=true",
-];
+/// Those of pod groups, which are alpha.
+const OUR_GATES: &str = "GenericWorkload=true,GangScheduling=true,TopologyAwareWorkloadScheduling=true,DRAWorkloadResourceClaims=true";
+/// Of kinds that davit serves whatever its gates are.
+const THEIR_GATES: &str = "StorageVersionAPI=true,APIServerIdentity=true,StorageVersionMigrator=true,PodCertificateRequest=true,ClusterTrustBundle=true,ClusterTrustBundleProjection=true";
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// One request, with `$UID` and `$RV` for what the server has given the object of the case.
+/// One request, with `$UID` and `$RV` for what the server has given the object of the case, and `$CONTINUE` for how its last
+/// page goes on.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     /// What it is in words, without what differs from case to case.
@@ -47,6 +46,7 @@ pub(crate) struct Side {
     client: kube::Client,
     uid: String,
     version: String,
+    next: String,
     /// The object as it was answered last.
     pub(crate) stored: Option<Value>,
 }
@@ -61,6 +61,7 @@ impl Side {
             client: kube::Client::try_from(config).unwrap(),
             uid: String::new(),
             version: String::new(),
+            next: String::new(),
             stored: None,
         }
     }
@@ -75,6 +76,7 @@ impl Side {
         let fill = |text: &str| {
             text.replace("$UID", &self.uid)
                 .replace("$RV", &self.version)
+                .replace("$CONTINUE", &self.next)
         };
         let mut sent = http::Request::builder()
             .method(request.method)
@@ -115,6 +117,9 @@ impl Side {
     }
 
     fn remember(&mut self, request: &Request, code: u16, body: &Value) {
+        if let Some(next) = body["metadata"]["continue"].as_str() {
+            next.clone_into(&mut self.next);
+        }
         let uid = body["metadata"]["uid"].as_str().unwrap_or_default();
         let other_kinds = ["Table", "PartialObjectMetadata", "Status"];
         let is_other = other_kinds.iter().any(|kind| body["kind"] == *kind);
@@ -175,7 +180,7 @@ impl Davit {
             .args(["--service-cluster-ip-range", "10.96.0.0/16"])
             .args(["--service-account-issuer", "https://kubernetes.default.svc"])
             .args(FLAGS)
-            .args(OUR_GATES)
+            .args(["--feature-gates", OUR_GATES])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(std::fs::File::create(file("log")).unwrap())
@@ -200,7 +205,9 @@ impl Pair {
     pub(crate) fn start(binary: &Path, kubectl: &Path) -> Option<Self> {
         let etcd = Server::start()?;
         let davit = Davit::start();
-        let flags = [&FLAGS[..], &THEIR_GATES].concat();
+        let gates = format!("{OUR_GATES},{THEIR_GATES}");
+        let their_flags = ["--feature-gates", &gates, "--allow-privileged"];
+        let flags = [&FLAGS[..], &their_flags].concat();
         let theirs = KubeApiserver::start(binary, &etcd.url().to_string(), kubectl, &flags);
         Some(Self {
             theirs: Side::new(&theirs.url()),
