@@ -202,15 +202,16 @@ pub(crate) fn set_ambient(set: CapSet) -> io::Result<()> {
     Ok(())
 }
 
-/// Joins the session keyring of this name, or makes it so that it can be joined by the same user again. A kernel without
-/// keyrings is no error.
-pub(crate) fn join_session_keyring(name: &std::ffi::CStr) -> io::Result<()> {
+/// Lets go of the session keyring that this process has, and makes one for it and those that it starts. Others do not reach it,
+/// whoever their user is. A kernel without keyrings is no error.
+pub(crate) fn own_session_keyring() -> io::Result<()> {
     const JOIN: libc::c_int = 1;
     const SET_PERMISSIONS: libc::c_int = 5;
-    /// Everything for who has it; its user may see, read, search and link it.
-    const PERMISSIONS: libc::c_ulong = 0x3f1b_0000;
-    // SAFETY: the name is a C string.
-    let keyring = match check(unsafe { libc::syscall(libc::SYS_keyctl, JOIN, name.as_ptr()) }) {
+    /// Everything for who has it, nothing for its user.
+    const PERMISSIONS: libc::c_ulong = 0x3f00_0000;
+    let nameless = std::ptr::null::<libc::c_char>();
+    // SAFETY: no name is given.
+    let keyring = match check(unsafe { libc::syscall(libc::SYS_keyctl, JOIN, nameless) }) {
         Ok(keyring) => keyring,
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => return Ok(()),
         Err(error) => return Err(error),

@@ -170,13 +170,6 @@ impl Process {
         self.env.push(format!("HOME={home}"));
     }
 
-    /// Lets go of the keys of whoever started davit. The commands of a container find the keyring of its first process by
-    /// name, which nobody else knows.
-    fn join_keyring(id: &str) -> Result<()> {
-        let name = CString::new(format!("_ses.{id}")).map_err(|e| e.to_string())?;
-        sys::join_session_keyring(&name).map_err(|e| format!("session keyring: {e}"))
-    }
-
     /// The user it runs as.
     pub(super) fn uid(&self) -> u32 {
         self.uid
@@ -508,7 +501,6 @@ fn container_steps(socket: &UnixStream, container: Container<'_>) -> Result<Infa
         dir,
     )?;
     root.pivot()?;
-    Process::join_keyring(&bundle.id)?;
     match stdio {
         Some(stdio) if !process.tty => use_stdio_inside(&stdio)?,
         _ => terminal::make(socket, &process, true)?,
@@ -586,7 +578,6 @@ fn exec_steps(
     if process.own_users {
         userns::become_root()?;
     }
-    Process::join_keyring(&bundle.id)?;
     match stdio {
         Some(stdio) => use_stdio_inside(stdio)?,
         None => terminal::make(socket, &process, false)?,

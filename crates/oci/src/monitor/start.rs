@@ -48,6 +48,9 @@ fn settle() -> Result<SignalFd, String> {
     let _ = prctl::set_name(c"davit-monitor");
     // Nobody looks into this process or, before it is a container's own program, into one that it forks.
     prctl::set_dumpable(false).map_err(failed("dumpable"))?;
+    // The container's processes have this one's: the keys of whoever started davit are not theirs, nor those of a container of the
+    // same user. A name by which one joins would be found by all of that user.
+    sys::own_session_keyring().map_err(|e| format!("session keyring: {e}"))?;
     // Under memory pressure the container goes first. Fails without CAP_SYS_RESOURCE, which is no harm.
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGCHLD);

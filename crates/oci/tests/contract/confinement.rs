@@ -449,11 +449,16 @@ pub(crate) async fn keyrings(setup: Setup) {
                 .await
                 .unwrap();
             let text = String::from_utf8_lossy(&answer.stdout).into_owned();
-            let line = text
-                .lines()
-                .find(|line| line.contains(&format!("_ses.{id}")));
-            let line = line.unwrap_or_else(|| panic!("{text}"));
-            seen.insert(line.split_whitespace().next().unwrap().to_owned());
+            // Those of the user are seen by all of his: what is only for who has it is the container's.
+            let own = text.lines().filter(|line| {
+                let permissions = line.split_whitespace().nth(4);
+                permissions == Some("3f000000") && line.contains("_ses")
+            });
+            let own: Vec<_> = own
+                .map(|line| line.split_whitespace().next().unwrap().to_owned())
+                .collect();
+            assert_eq!(own.len(), 1, "{text}");
+            seen.extend(own);
         }
     }
     assert!(own.is_empty() || seen.len() == 2, "{seen:?}");
