@@ -276,11 +276,8 @@ impl Job<'_> {
         for wanted in &self.settings.token_requests {
             let seconds = wanted.expiration_seconds.unwrap_or(TOKEN_SECONDS);
             let audience = Some(wanted.audience.as_str()).filter(|a| !a.is_empty());
-            let what = format!("csi/{}", wanted.audience);
             let tokens = &self.volumes.tokens;
-            let token = tokens
-                .token(self.pod, &self.volume.name, &what, audience, seconds)
-                .await?;
+            let token = tokens.token(self.pod, audience, seconds).await?;
             let status = TokenRequestStatus {
                 expiration_timestamp: Some(Time(token.expires)),
                 token: Some(token.token),

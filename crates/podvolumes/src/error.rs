@@ -106,6 +106,9 @@ pub enum Cause {
     /// Volumes, of objects and fields, that come to more than a pod takes.
     #[error("the objects and files of the pod's volumes are more than {0} MiB together")]
     TooMuchOfPod(usize),
+    /// More tokens than a pod has.
+    #[error("the pod's volumes want more than {0} different tokens of its service account")]
+    TooManyTokens(usize),
     /// Trust bundles that cannot be used.
     #[error(transparent)]
     TrustBundle(#[from] super::trust_bundle::Error),

@@ -25,6 +25,7 @@ mod nfs;
 mod node_expand;
 mod persistent;
 mod projection;
+mod sources;
 mod stats;
 mod sub_paths;
 mod tokens;
@@ -54,8 +55,9 @@ use locks::Locks;
 use mounts::Mounter;
 use node_expand::Known;
 use parking_lot::Mutex;
-use projection::{Files, PodBudget};
+use projection::Files;
 use prometheus_client::collector::Collector;
+use sources::Sources;
 use stats::PlacedVolumes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -249,10 +251,10 @@ impl Volumes {
                     cause: io_error("cannot make the pod's directory")(e.into()),
                 }]
             })?;
-        let budget = PodBudget::default();
+        let sources = Sources::new(&*self.objects, pod.ns());
         let made = wanted
             .iter()
-            .map(|(volume, usage)| Box::pin(self.one(pod, volume, *usage, facts, &budget)));
+            .map(|(volume, usage)| Box::pin(self.one(pod, volume, *usage, facts, &sources)));
         let made = join_all(made).await;
         let names = || wanted.iter().map(|(volume, _)| volume.name.clone());
         let failed: Vec<String> = names()
@@ -289,7 +291,7 @@ impl Volumes {
         volume: &Volume,
         usage: Use,
         facts: &NodeFacts,
-        budget: &PodBudget,
+        sources: &Sources<'_>,
     ) -> Result<Ready, Error> {
         let claimed = Box::pin(claims::resolve(pod, volume, usage, &*self.objects)).await;
         let claimed = claimed.map_err(|cause| Error::Unprocessed {
@@ -299,7 +301,7 @@ impl Volumes {
         })?;
         let ready = match &claimed {
             Some(claimed) => Box::pin(self.persistent(pod, claimed, facts)).await?,
-            None => Box::pin(self.unclaimed(pod, volume, facts, budget)).await?,
+            None => Box::pin(self.unclaimed(pod, volume, facts, sources)).await?,
         };
         self.place(pod, volume, claimed.as_ref(), &ready);
         Ok(ready)
@@ -311,7 +313,7 @@ impl Volumes {
         pod: &Pod,
         volume: &Volume,
         facts: &NodeFacts,
-        budget: &PodBudget,
+        sources: &Sources<'_>,
     ) -> Result<Ready, Error> {
         if let Some(source) = &volume.csi {
             return Box::pin(self.inline_csi(pod, &volume.name, source)).await;
@@ -327,7 +329,7 @@ impl Volumes {
                 cause,
             });
         }
-        let made = Box::pin(self.of_the_pod(pod, volume, facts, budget)).await;
+        let made = Box::pin(self.of_the_pod(pod, volume, facts, sources)).await;
         let path = made.map_err(|cause| Error::SetUp {
             volume: volume.name.clone(),
             cause,
@@ -344,7 +346,7 @@ impl Volumes {
         pod: &Pod,
         volume: &Volume,
         facts: &NodeFacts,
-        budget: &PodBudget,
+        sources: &Sources<'_>,
     ) -> Result<PathBuf, Cause> {
         if let Some(source) = &volume.host_path {
             let source = source.clone();
@@ -357,19 +359,20 @@ impl Volumes {
         if let Some(source) = &volume.empty_dir {
             return empty_dir::set_up(self, pod, volume, source).await;
         }
-        let mut files = Files::within(budget);
+        let mut files = Files::within(&sources.budget);
         let plugin = if let Some(source) = &volume.config_map {
-            projection::config_map(pod, source, &*self.objects, &mut files).await?;
+            projection::config_map(source, sources, &mut files).await?;
             "kubernetes.io~configmap"
         } else if let Some(source) = &volume.secret {
-            projection::secret(pod, source, &*self.objects, &mut files).await?;
+            projection::secret(source, sources, &mut files).await?;
             "kubernetes.io~secret"
         } else if let Some(source) = &volume.downward_api {
             let items = source.items.as_deref().unwrap_or_default();
             projection::downward(pod, items, source.default_mode, facts, &mut files)?;
             "kubernetes.io~downward-api"
         } else if let Some(source) = &volume.projected {
-            projection::projected(self, pod, &volume.name, source, facts, &mut files).await?;
+            let of_pod = projection::OfPod { pod, facts };
+            projection::projected(&self.tokens, of_pod, source, sources, &mut files).await?;
             "kubernetes.io~projected"
         } else {
             return Err(Cause::NotBuilt(kind_of(volume)));

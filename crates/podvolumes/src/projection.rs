@@ -1,9 +1,10 @@
 //! The files that objects, tokens and pod fields become in a volume.
 
-use super::{Cause, Volumes, trust_bundle};
+use super::sources::Sources;
+use super::tokens::Tokens;
+use super::{Cause, trust_bundle};
 use davit_disk::published::{File, Payload};
 use davit_pods::env::{NodeFacts, field_value, resource_value};
-use davit_pods::objects::ObjectSource;
 use davit_pods::pod::PodExt;
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource,
@@ -25,7 +26,7 @@ const FILE: usize = 1 << 10;
 /// Files of a volume at most; more than an object has keys.
 const MAX_FILES: usize = 1 << 16;
 
-type Data = BTreeMap<String, Vec<u8>>;
+type Data<'a> = BTreeMap<&'a str, &'a [u8]>;
 
 /// What the volumes of a pod may still take.
 pub(super) struct PodBudget(AtomicUsize);
@@ -105,64 +106,54 @@ impl<'a> Selection<'a> {
 }
 
 pub(super) async fn config_map(
-    pod: &Pod,
     source: &ConfigMapVolumeSource,
-    objects: &dyn ObjectSource,
+    sources: &Sources<'_>,
     files: &mut Files<'_>,
 ) -> Result<(), Cause> {
     let selection = Selection::new(source.items.as_ref(), source.default_mode, source.optional);
-    config_map_files(pod, &source.name, &selection, objects, files).await
+    config_map_files(&source.name, &selection, sources, files).await
 }
 
 pub(super) async fn secret(
-    pod: &Pod,
     source: &SecretVolumeSource,
-    objects: &dyn ObjectSource,
+    sources: &Sources<'_>,
     files: &mut Files<'_>,
 ) -> Result<(), Cause> {
     let selection = Selection::new(source.items.as_ref(), source.default_mode, source.optional);
     let name = source.secret_name.as_deref().unwrap_or_default();
-    secret_files(pod, name, &selection, objects, files).await
+    secret_files(name, &selection, sources, files).await
 }
 
 async fn config_map_files(
-    pod: &Pod,
     name: &str,
     selection: &Selection<'_>,
-    objects: &dyn ObjectSource,
+    sources: &Sources<'_>,
     files: &mut Files<'_>,
 ) -> Result<(), Cause> {
-    let Some(map) = objects.config_map(pod.ns(), name).await? else {
+    let found = sources.config_map(name).await?;
+    let Some(map) = &*found else {
         return missing(selection, "configmap", name);
     };
-    let mut data: Data = map
-        .data
-        .unwrap_or_default()
-        .into_iter()
-        .map(|(k, v)| (k, v.into_bytes()))
-        .collect();
-    data.extend(
-        map.binary_data
-            .unwrap_or_default()
-            .into_iter()
-            .map(|(k, v)| (k, v.0)),
-    );
-    select(data, selection, "config", files)
+    let texts = map.data.iter().flatten();
+    let texts = texts.map(|(key, value)| (key.as_str(), value.as_bytes()));
+    let bytes = map.binary_data.iter().flatten();
+    let bytes = bytes.map(|(key, value)| (key.as_str(), &*value.0));
+    select(&texts.chain(bytes).collect(), selection, "config", files)
 }
 
 async fn secret_files(
-    pod: &Pod,
     name: &str,
     selection: &Selection<'_>,
-    objects: &dyn ObjectSource,
+    sources: &Sources<'_>,
     files: &mut Files<'_>,
 ) -> Result<(), Cause> {
-    let Some(secret) = objects.secret(pod.ns(), name).await? else {
+    let found = sources.secret(name).await?;
+    let Some(secret) = &*found else {
         return missing(selection, "secret", name);
     };
-    let data = secret.data.unwrap_or_default();
-    let data = data.into_iter().map(|(k, v)| (k, v.0)).collect();
-    select(data, selection, "secret", files)
+    let data = secret.data.iter().flatten();
+    let data = data.map(|(key, value)| (key.as_str(), &*value.0)).collect();
+    select(&data, selection, "secret", files)
 }
 
 fn missing(selection: &Selection<'_>, kind: &'static str, name: &str) -> Result<(), Cause> {
@@ -176,32 +167,34 @@ fn missing(selection: &Selection<'_>, kind: &'static str, name: &str) -> Result<
     }
 }
 
-fn file(data: Vec<u8>, mode: i32) -> File {
+fn file(data: &[u8], mode: i32) -> File {
     File {
-        data,
+        data: data.to_vec(),
         mode: u32::try_from(mode).unwrap_or(0o644) & 0o777,
         owner: None,
     }
 }
 
 fn select(
-    data: Data,
+    data: &Data<'_>,
     selection: &Selection<'_>,
     kind: &'static str,
     files: &mut Files<'_>,
 ) -> Result<(), Cause> {
-    files.budget.take(data.values().map(Vec::len).sum())?;
+    files
+        .budget
+        .take(data.values().map(|content| content.len()).sum())?;
     let Some(items) = selection.items.filter(|i| !i.is_empty()) else {
         for (key, content) in data {
-            files.add(&key, content.len(), || file(content, selection.mode))?;
+            files.add(key, content.len(), || file(content, selection.mode))?;
         }
         return Ok(());
     };
     for item in items {
-        match data.get(&item.key) {
+        match data.get(item.key.as_str()) {
             Some(content) => {
                 let mode = item.mode.unwrap_or(selection.mode);
-                files.add(&item.path, content.len(), || file(content.clone(), mode))?;
+                files.add(&item.path, content.len(), || file(content, mode))?;
             }
             None if selection.optional => {}
             None => {
@@ -229,44 +222,47 @@ pub(super) fn downward(
             (None, None) => String::new(),
         };
         let mode = item.mode.or(default_mode).unwrap_or(DEFAULT_MODE);
-        files.add(&item.path, text.len(), || file(text.into_bytes(), mode))?;
+        files.add(&item.path, text.len(), || file(text.as_bytes(), mode))?;
     }
     Ok(())
 }
 
+/// A pod, and what its fields say where they are the node's.
+#[derive(Clone, Copy)]
+pub(super) struct OfPod<'a> {
+    pub(super) pod: &'a Pod,
+    pub(super) facts: &'a NodeFacts,
+}
+
 pub(super) async fn projected(
-    volumes: &Volumes,
-    pod: &Pod,
-    volume: &str,
+    tokens: &Tokens,
+    of_pod: OfPod<'_>,
     source: &ProjectedVolumeSource,
-    facts: &NodeFacts,
+    sources: &Sources<'_>,
     files: &mut Files<'_>,
 ) -> Result<(), Cause> {
     let default_mode = source.default_mode.unwrap_or(DEFAULT_MODE);
-    let objects = &*volumes.objects;
+    let OfPod { pod, facts } = of_pod;
     for part in source.sources.iter().flatten() {
         if let Some(map) = &part.config_map {
             let selection = Selection::new(map.items.as_ref(), source.default_mode, map.optional);
-            config_map_files(pod, &map.name, &selection, objects, files).await?;
+            config_map_files(&map.name, &selection, sources, files).await?;
         } else if let Some(secret) = &part.secret {
             let selection =
                 Selection::new(secret.items.as_ref(), source.default_mode, secret.optional);
-            secret_files(pod, &secret.name, &selection, objects, files).await?;
+            secret_files(&secret.name, &selection, sources, files).await?;
         } else if let Some(fields) = &part.downward_api {
             let items = fields.items.as_deref().unwrap_or_default();
             downward(pod, items, Some(default_mode), facts, files)?;
         } else if let Some(token) = &part.service_account_token {
             let audience = token.audience.as_deref().filter(|a| !a.is_empty());
             let seconds = token.expiration_seconds.unwrap_or(TOKEN_SECONDS);
-            let held = volumes
-                .tokens
-                .token(pod, volume, &token.path, audience, seconds)
-                .await?;
+            let held = tokens.token(pod, audience, seconds).await?;
             files.add(&token.path, held.token.len(), || {
                 token_file(pod, held.token, default_mode)
             })?;
         } else if let Some(bundle) = &part.cluster_trust_bundle {
-            let text = trust_bundle::anchors(bundle, objects).await?;
+            let text = trust_bundle::anchors(bundle, sources).await?;
             files.add(&bundle.path, text.len(), || {
                 token_file(pod, text, default_mode)
             })?;
@@ -292,7 +288,7 @@ fn token_file(pod: &Pod, text: String, default_mode: i32) -> File {
     };
     File {
         owner,
-        ..file(text.into_bytes(), mode)
+        ..file(text.as_bytes(), mode)
     }
 }
 
@@ -324,7 +320,8 @@ mod tests {
 
     #[test]
     fn a_key_is_not_multiplied_without_end() {
-        let data = Data::from([("k".to_owned(), vec![0; 1 << 20])]);
+        let content = vec![0; 1 << 20];
+        let data = Data::from([("k", &*content)]);
         let select_times = |times: usize| {
             let items = (0..times).map(|n| json!({"key": "k", "path": format!("f{n}")}));
             let items: Vec<KeyToPath> =
@@ -332,7 +329,7 @@ mod tests {
             let selection = Selection::new(Some(&items), None, None);
             let budget = PodBudget::default();
             let mut files = Files::within(&budget);
-            let outcome = select(data.clone(), &selection, "config", &mut files);
+            let outcome = select(&data, &selection, "config", &mut files);
             (outcome, files.into_payload().len())
         };
         assert!(matches!(select_times(32), (Ok(()), 32)));
@@ -347,10 +344,11 @@ mod tests {
         let items = serde_json::from_value(json!([{"key": "k", "path": "f"}]));
         let items: Vec<KeyToPath> = items.unwrap();
         let volumes = (0..5000).take_while(|_| {
-            let data = Data::from([("k".to_owned(), vec![0; 1 << 20])]);
+            let content = vec![0; 1 << 20];
+            let data = Data::from([("k", &*content)]);
             let selection = Selection::new(Some(&items), None, None);
             let mut files = Files::within(&budget);
-            select(data, &selection, "secret", &mut files).is_ok()
+            select(&data, &selection, "secret", &mut files).is_ok()
         });
         assert_eq!(volumes.count(), 127);
     }

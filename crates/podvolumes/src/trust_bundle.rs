@@ -2,8 +2,8 @@
 //! signer that labels select, each certificate once.
 
 use super::Cause;
+use super::sources::Sources;
 use davit_api::labels::{Selector, SelectorError};
-use davit_pods::objects::ObjectSource;
 use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
 use k8s_openapi::api::core::v1::ClusterTrustBundleProjection;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -28,30 +28,31 @@ pub enum Error {
 /// The certificates in PEM, ordered by their bytes. Empty where there are no bundles and they are optional.
 pub(super) async fn anchors(
     source: &ClusterTrustBundleProjection,
-    objects: &dyn ObjectSource,
+    sources: &Sources<'_>,
 ) -> Result<String, Cause> {
     let optional = source.optional == Some(true);
-    let bundles = if let Some(name) = &source.name {
-        let bundle = objects.trust_bundle(name).await?;
+    if let Some(name) = &source.name {
+        let bundle = sources.trust_bundle(name).await?;
         if bundle.is_none() && !optional {
             return Err(Cause::Missing {
                 kind: "clustertrustbundle",
                 name: name.clone(),
             });
         }
-        bundle.into_iter().collect()
+        Ok(merged(bundle.iter()))
     } else if let Some(signer) = &source.signer_name {
         let selector = selector(source.label_selector.as_ref()).map_err(Error::from)?;
-        let mut bundles = objects.trust_bundles_of(signer).await?;
-        bundles.retain(|bundle| selector.matches(&bundle.metadata.labels.as_ref()));
-        if bundles.is_empty() && !optional {
+        let bundles = sources.trust_bundles_of(signer).await?;
+        let is_meant =
+            |bundle: &&ClusterTrustBundle| selector.matches(&bundle.metadata.labels.as_ref());
+        let mut meant = bundles.iter().filter(is_meant).peekable();
+        if meant.peek().is_none() && !optional {
             return Err(Error::NoMatch.into());
         }
-        bundles
+        Ok(merged(meant))
     } else {
-        return Err(Error::Unnamed.into());
-    };
-    Ok(merged(&bundles))
+        Err(Error::Unnamed.into())
+    }
 }
 
 /// No selector selects nothing, an empty one everything.
@@ -61,9 +62,8 @@ fn selector(given: Option<&LabelSelector>) -> Result<Selector, SelectorError> {
     Selector::from_label_selector(given.as_ref())
 }
 
-fn merged(bundles: &[ClusterTrustBundle]) -> String {
+fn merged<'a>(bundles: impl Iterator<Item = &'a ClusterTrustBundle>) -> String {
     let certificates: BTreeSet<Vec<u8>> = bundles
-        .iter()
         .flat_map(|bundle| CertificateDer::pem_slice_iter(bundle.spec.trust_bundle.as_bytes()))
         .filter_map(|certificate| certificate.ok().map(|der| der.to_vec()))
         .collect();
@@ -111,7 +111,8 @@ mod tests {
         let mut source = source;
         source["path"] = json!("ca.pem");
         let source = serde_json::from_value(source).unwrap();
-        anchors(&source, &objects).await.map_err(|e| e.to_string())
+        let sources = Sources::new(&objects, "n");
+        anchors(&source, &sources).await.map_err(|e| e.to_string())
     }
 
     fn all(certificates: &[&[u8]]) -> Result<String, String> {

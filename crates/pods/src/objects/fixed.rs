@@ -10,6 +10,7 @@ use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The objects.
 #[derive(Debug, Default)]
@@ -22,6 +23,7 @@ pub struct FixedObjects {
     volumes: HashMap<String, PersistentVolume>,
     attachments: HashMap<String, VolumeAttachment>,
     csi_drivers: HashMap<String, CSIDriver>,
+    asked: AtomicUsize,
 }
 
 impl FixedObjects {
@@ -54,6 +56,15 @@ impl FixedObjects {
         }
         out
     }
+
+    /// How often it was asked for what containers and volumes read: ConfigMaps, Secrets, trust bundles, tokens.
+    pub fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    fn count(&self) {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 fn insert<K: std::hash::Hash + Eq, V: serde::de::DeserializeOwned>(
@@ -69,6 +80,7 @@ fn insert<K: std::hash::Hash + Eq, V: serde::de::DeserializeOwned>(
 #[async_trait]
 impl ObjectSource for FixedObjects {
     async fn config_map(&self, namespace: &str, name: &str) -> Result<Option<ConfigMap>, Error> {
+        self.count();
         Ok(self
             .config_maps
             .get(&(namespace.to_owned(), name.to_owned()))
@@ -76,6 +88,7 @@ impl ObjectSource for FixedObjects {
     }
 
     async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Secret>, Error> {
+        self.count();
         Ok(self
             .secrets
             .get(&(namespace.to_owned(), name.to_owned()))
@@ -137,17 +150,20 @@ impl ObjectSource for FixedObjects {
     }
 
     async fn trust_bundle(&self, name: &str) -> Result<Option<ClusterTrustBundle>, Error> {
+        self.count();
         let is = |b: &&ClusterTrustBundle| b.metadata.name.as_deref() == Some(name);
         Ok(self.bundles.iter().find(is).cloned())
     }
 
     async fn trust_bundles_of(&self, signer: &str) -> Result<Vec<ClusterTrustBundle>, Error> {
+        self.count();
         let is = |b: &&ClusterTrustBundle| b.spec.signer_name.as_deref() == Some(signer);
         Ok(self.bundles.iter().filter(is).cloned().collect())
     }
 
     async fn token(&self, pod: &Pod, audience: Option<&str>, seconds: i64) -> Result<Token, Error> {
         use crate::pod::PodExt;
+        self.count();
         let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
         Ok(Token {
             token: format!("{}.{}", audience.unwrap_or("api"), pod.uid()),
