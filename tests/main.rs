@@ -36,5 +36,6 @@ mod pods;
 mod sampledb;
 mod scheduler;
 mod storage;
+mod storage_migration;
 mod testing;
 mod webhooks;

@@ -67,6 +67,9 @@ pub const UNSAFE_DELETION: &str = "AllowUnsafeMalformedObjectDeletion";
 /// Extended resources that are served by device classes.
 pub const EXTENDED_RESOURCE: &str = "DRAExtendedResource";
 
+/// Objects are written anew where a StorageVersionMigration asks for it.
+pub const STORAGE_VERSION_MIGRATOR: &str = "StorageVersionMigrator";
+
 /// Containers with CPUs of their own have no quota of CPU time.
 pub const UNTHROTTLED: &str = "DisableCPUQuotaWithExclusiveCPUs";
 /// The podresources API lists pods that may hold something, and no others.

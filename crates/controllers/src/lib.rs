@@ -48,11 +48,14 @@ mod served;
 mod service_account;
 mod service_cidrs;
 mod statefulset;
+mod storage_version_migrator;
 mod token_secrets;
 mod trust_bundle;
 mod unserved;
 
-use davit_api::features::{Features, GENERIC_WORKLOAD, WORKLOAD_CLAIMS, WORKLOAD_WITH_JOB};
+use davit_api::features::{
+    Features, GENERIC_WORKLOAD, STORAGE_VERSION_MIGRATOR, WORKLOAD_CLAIMS, WORKLOAD_WITH_JOB,
+};
 use davit_flexvolume::{DEFAULT_PLUGIN_DIR, FlexDrivers};
 use davit_reconcile::{COMPONENT, Informers, Spawner};
 use davit_task::{TaskEnded, Tasks};
@@ -93,7 +96,7 @@ pub struct Options {
     /// Where the executables of FlexVolume drivers are; the kubelet's default directory without.
     pub flex_volume_plugin_dir: Option<PathBuf>,
     /// Feature gates: groups of pods are looked after with `GenericWorkload`, their claims with `DRAWorkloadResourceClaims`; with
-    /// `WorkloadWithJob` they are made for jobs.
+    /// `WorkloadWithJob` they are made for jobs. Objects are written anew with `StorageVersionMigrator`.
     pub features: Features,
 }
 
@@ -188,6 +191,9 @@ impl Controllers {
         let groups = groups.then(|| spawner.informer_indexed(job::gang::workload_of));
         if let Some(groups) = &groups {
             pod_group_protection::spawn(&mut spawner, groups);
+        }
+        if features.is_on(STORAGE_VERSION_MIGRATOR) {
+            storage_version_migrator::spawn(&mut spawner);
         }
         policy_status::spawn(&mut spawner);
         replicaset::spawn(&mut spawner);

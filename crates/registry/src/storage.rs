@@ -354,6 +354,23 @@ impl Storage {
         }
     }
 
+    /// Whether an object of a custom kind is stored in another version than it would be today.
+    pub async fn is_of_old_version(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<bool, StorageError> {
+        let Some(view) = &self.view else {
+            return Ok(false);
+        };
+        let found = self.store.get(&self.key(namespace, name)).await;
+        let Some(pair) = found.map_err(StorageError::Store)? else {
+            return Ok(false);
+        };
+        let stored = decode(&pair)?.value;
+        Ok(!view.is_of_storage_version(&stored))
+    }
+
     /// The current object, to be looked at. It is read from the store as by [`Storage::get`], but parsed once for each revision.
     pub async fn lookup(
         &self,

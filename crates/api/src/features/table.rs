@@ -3,8 +3,8 @@
 
 use super::{
     EXTENDED_RESOURCE, Effect, GANG_SCHEDULING, GENERIC_WORKLOAD, GRANULAR_STATUS,
-    GROUP_PREEMPTION, Gate, LIST_ACTIVE, LIST_ATTRIBUTES, Stage, TOPOLOGY_AWARE, UNSAFE_DELETION,
-    UNTHROTTLED, WORKLOAD_CLAIMS, WORKLOAD_WITH_JOB,
+    GROUP_PREEMPTION, Gate, LIST_ACTIVE, LIST_ATTRIBUTES, STORAGE_VERSION_MIGRATOR, Stage,
+    TOPOLOGY_AWARE, UNSAFE_DELETION, UNTHROTTLED, WORKLOAD_CLAIMS, WORKLOAD_WITH_JOB,
 };
 
 /// What can be switched.
@@ -304,7 +304,7 @@ pub(super) const GATES: &[Gate] = &[
     inner("StorageNamespaceIndex", Stage::Deprecated, true),
     missing("StorageVersionAPI", Stage::Alpha, false),
     built_in("StorageVersionHash", Stage::Beta),
-    missing("StorageVersionMigrator", Stage::Beta, false),
+    gate(STORAGE_VERSION_MIGRATOR, Stage::Beta, false),
     inner("StreamingCollectionEncodingToJSON", Stage::Ga, true),
     inner("StreamingCollectionEncodingToProtobuf", Stage::Ga, true),
     built_in("StrictIPCIDRValidation", Stage::Beta),

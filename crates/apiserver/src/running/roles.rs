@@ -31,7 +31,10 @@ const TOGETHER: usize = 64;
 pub(crate) async fn ensure(server: &Arc<ApiServer>) -> Result<(), (String, Status)> {
     let all = [
         ("clusterroles", policy::cluster_roles(server.features())),
-        ("clusterrolebindings", policy::cluster_role_bindings()),
+        (
+            "clusterrolebindings",
+            policy::cluster_role_bindings(server.features()),
+        ),
         ("roles", policy::roles()),
         ("rolebindings", policy::role_bindings()),
     ];

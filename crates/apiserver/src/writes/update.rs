@@ -132,7 +132,12 @@ impl Writer<'_> {
     /// Whether the object would be stored otherwise if it were written now: then it is written, though nothing changes. This
     /// is how keys are rotated, and how objects come into the version and form of today.
     async fn is_stale(&self, name: &str) -> Result<bool, Status> {
-        let key = self.resource.storage.key(self.namespace, name);
+        let storage = &self.resource.storage;
+        let old = storage.is_of_old_version(self.namespace, name).await;
+        if old.map_err(|error| self.storage_error(error, name))? {
+            return Ok(true);
+        }
+        let key = storage.key(self.namespace, name);
         let stale = self.server.stored().is_stale(&key).await;
         stale.map_err(|error| self.storage_error(StorageError::Store(error), name))
     }

@@ -50,6 +50,11 @@ impl View {
         self.storage.version
     }
 
+    /// Whether a stored object is in the version in which objects are stored now.
+    pub(crate) fn is_of_storage_version(&self, stored: &Value) -> bool {
+        stored["apiVersion"] == self.storage_api_version.as_str()
+    }
+
     /// Whether objects of the storage version can be shown as they are cached.
     pub fn shows_stored(&self) -> bool {
         self.version.is_storage()

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use self::bindings::{BINDINGS, CLUSTER_BINDINGS, ROLES};
 use self::cluster_roles::{AGGREGATED, CLUSTER_ROLES, GATED_RULES, NODE};
-use self::controllers::CONTROLLER_ROLES;
+use self::controllers::{CONTROLLER_ROLES, GATED_CONTROLLER_ROLES};
 use super::rule::Rule;
 
 const LABEL: &str = "kubernetes.io/bootstrapping";
@@ -109,7 +109,7 @@ pub fn cluster_roles(features: &Features) -> Vec<Value> {
         aggregate(&mut role, into);
         role
     });
-    let controllers = CONTROLLER_ROLES.iter().map(|(name, texts)| {
+    let controllers = controller_roles(features).map(|(name, texts)| {
         let name = format!("{CONTROLLER}{name}");
         let mut role = object("ClusterRole", "", &name);
         role["rules"] = rules(&with_gated(&name, texts, features));
@@ -134,8 +134,19 @@ fn aggregate(role: &mut Value, into: &str) {
     }
 }
 
-/// The bindings of cluster roles.
-pub fn cluster_role_bindings() -> Vec<Value> {
+/// Names and rules of the roles of controllers where these feature gates are on.
+fn controller_roles(
+    features: &Features,
+) -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+    let gated = GATED_CONTROLLER_ROLES.iter();
+    let gated = gated.filter(|(gate, ..)| features.is_on(gate));
+    let gated = gated.map(|(_, name, texts)| (*name, *texts));
+    let always = CONTROLLER_ROLES.iter();
+    always.map(|(name, texts)| (*name, *texts)).chain(gated)
+}
+
+/// The bindings of cluster roles where these feature gates are on.
+pub fn cluster_role_bindings(features: &Features) -> Vec<Value> {
     let plain = CLUSTER_BINDINGS.iter().map(|(name, role, subjects)| {
         let mut binding = object("ClusterRoleBinding", "", name);
         binding["roleRef"] = role_ref("ClusterRole", role);
@@ -149,7 +160,7 @@ pub fn cluster_role_bindings() -> Vec<Value> {
         }
         binding
     });
-    let controllers = CONTROLLER_ROLES.iter().map(|(name, _)| {
+    let controllers = controller_roles(features).map(|(name, _)| {
         let role = format!("{CONTROLLER}{name}");
         let mut binding = object("ClusterRoleBinding", "", &role);
         binding["roleRef"] = role_ref("ClusterRole", &role);

@@ -1,5 +1,7 @@
 //! The cluster roles of controllers.
 
+use davit_api::features::STORAGE_VERSION_MIGRATOR;
+
 /// Each is bound to the service account of the same name in kube-system.
 pub(super) const CONTROLLER_ROLES: &[(&str, &[&str])] = &[
     (
@@ -356,3 +358,15 @@ pub(super) const CONTROLLER_ROLES: &[(&str, &[&str])] = &[
         ],
     ),
 ];
+
+/// Those that are there where a feature gate is on.
+pub(super) const GATED_CONTROLLER_ROLES: &[(&str, &str, &[&str])] = &[(
+    STORAGE_VERSION_MIGRATOR,
+    "storage-version-migrator-controller",
+    &[
+        "create,list,patch * *",
+        "get apiextensions.k8s.io customresourcedefinitions",
+        "patch apiextensions.k8s.io customresourcedefinitions/status",
+        "update storagemigration.k8s.io storageversionmigrations/status",
+    ],
+)];

@@ -15,7 +15,7 @@ fn texts_become_rules() {
 fn item_190_everything_is_labelled_and_named_once() {
     let all = [
         cluster_roles(&Features::default()),
-        cluster_role_bindings(),
+        cluster_role_bindings(&Features::default()),
         roles(),
         role_bindings(),
     ];
@@ -136,7 +136,7 @@ fn item_190_the_cluster_roles_are_those_of_the_table() {
     held.sort();
     assert_eq!(held, wanted);
     // each controller's role is bound to the service account of its name
-    for binding in cluster_role_bindings() {
+    for binding in cluster_role_bindings(&Features::default()) {
         let role = binding["roleRef"]["name"].as_str().unwrap();
         if let Some(account) = role.strip_prefix(CONTROLLER) {
             assert_eq!(binding["subjects"][0]["name"], account);
