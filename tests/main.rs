@@ -20,6 +20,7 @@ mod dra;
 mod dra_classic;
 mod dra_crash;
 mod dra_drivers;
+mod elections;
 mod envtest;
 mod etcd;
 mod gpu_harness;

@@ -33,6 +33,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-etcd",
             "davit-kubestore",
             "davit-client",
+            "davit-coordination",
             "davit-certificates",
             "davit-webhook",
             "davit-access",

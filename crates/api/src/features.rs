@@ -70,6 +70,9 @@ pub const EXTENDED_RESOURCE: &str = "DRAExtendedResource";
 /// Objects are written anew where a StorageVersionMigration asks for it.
 pub const STORAGE_VERSION_MIGRATOR: &str = "StorageVersionMigrator";
 
+/// The API server decides which candidate holds a Lease.
+pub const COORDINATED_LEADER_ELECTION: &str = "CoordinatedLeaderElection";
+
 /// Containers with CPUs of their own have no quota of CPU time.
 pub const UNTHROTTLED: &str = "DisableCPUQuotaWithExclusiveCPUs";
 /// The podresources API lists pods that may hold something, and no others.

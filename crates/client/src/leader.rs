@@ -1,4 +1,6 @@
-//! Leader election by a Lease, as client-go does it: of several replicas one works at a time.
+//! Leader election by a Lease, as client-go does it: of several replicas one works at a time. Who leads is settled among the
+//! candidates, or, where election is coordinated (KEP-4355), by the API server, for which a
+//! [`Candidacy`](crate::Candidacy) stands.
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -19,6 +21,18 @@ pub struct LeaderElector {
     lease_duration: Duration,
     renew_deadline: Duration,
     retry_period: Duration,
+    coordinated: bool,
+}
+
+/// What an attempt to hold the lease came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    /// It is ours, and has been renewed.
+    Held,
+    /// It is not ours now, or could not be renewed; that may change.
+    NotHeld,
+    /// Another one holds it, or is to hold it: who leads gives way at once.
+    TermOver,
 }
 
 impl LeaderElector {
@@ -32,6 +46,7 @@ impl LeaderElector {
             lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
+            coordinated: false,
         }
     }
 
@@ -42,6 +57,14 @@ impl LeaderElector {
         self.lease_duration = lease;
         self.renew_deadline = renew;
         self.retry_period = retry;
+        self
+    }
+
+    /// The same candidate, which never takes the lease by itself: it leads when the API server has entered it as the holder,
+    /// and gives way when another one is preferred.
+    #[must_use]
+    pub fn coordinated(mut self) -> Self {
+        self.coordinated = true;
         self
     }
 
@@ -57,7 +80,7 @@ impl LeaderElector {
             at: Instant::now(),
         };
         loop {
-            if self.try_hold(&mut seen).await {
+            if self.try_hold(&mut seen).await == Attempt::Held {
                 break;
             }
             tokio::select! {
@@ -76,9 +99,12 @@ impl LeaderElector {
                 biased;
                 () = &mut work => break,
                 () = tokio::time::sleep(self.retry_period) => {
-                    if self.try_hold(&mut seen).await {
+                    let attempt = self.try_hold(&mut seen).await;
+                    if attempt == Attempt::Held {
                         renewed = Instant::now();
-                    } else if renewed.elapsed() > self.renew_deadline && !term.is_cancelled() {
+                    }
+                    let over = attempt == Attempt::TermOver || renewed.elapsed() > self.renew_deadline;
+                    if over && !term.is_cancelled() {
                         tracing::warn!(lease = self.name, "leadership lost");
                         term.cancel();
                     }
@@ -92,19 +118,25 @@ impl LeaderElector {
         kube::Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// One attempt to take or renew the lease. Whether it is ours afterwards.
-    async fn try_hold(&self, seen: &mut Observed) -> bool {
-        match tokio::time::timeout(self.retry_period, self.attempt(seen)).await {
-            Ok(Ok(held)) => held,
+    /// One attempt to take or renew the lease.
+    async fn try_hold(&self, seen: &mut Observed) -> Attempt {
+        let attempt = async {
+            match self.coordinated {
+                true => self.renew_coordinated(seen).await,
+                false => self.take_or_renew(seen).await,
+            }
+        };
+        match tokio::time::timeout(self.retry_period, attempt).await {
+            Ok(Ok(attempt)) => attempt,
             Ok(Err(error)) => {
                 tracing::debug!(lease = self.name, %error, "lease not written");
-                false
+                Attempt::NotHeld
             }
-            Err(_) => false,
+            Err(_) => Attempt::NotHeld,
         }
     }
 
-    async fn attempt(&self, seen: &mut Observed) -> Result<bool, kube::Error> {
+    async fn take_or_renew(&self, seen: &mut Observed) -> Result<Attempt, kube::Error> {
         let api = self.api();
         let now = MicroTime(Timestamp::now());
         let Some(mut lease) = api.get_opt(&self.name).await? else {
@@ -116,26 +148,51 @@ impl LeaderElector {
                 spec: Some(self.spec(None, now)),
             };
             api.create(&PostParams::default(), &lease).await?;
-            return Ok(true);
+            return Ok(Attempt::Held);
         };
         let spec = lease.spec.clone().unwrap_or_default();
-        let holder = spec.holder_identity.clone().unwrap_or_default();
-        // Expiry is judged by our own clock from when we saw the record change, never by the holder's clock.
-        if seen.holder != holder || seen.renewed != spec.renew_time {
-            *seen = Observed {
-                holder: holder.clone(),
-                renewed: spec.renew_time.clone(),
-                at: Instant::now(),
-            };
-        }
-        let ours = holder == self.identity;
-        if !ours && !holder.is_empty() && seen.at.elapsed() < self.lease_duration {
-            return Ok(false);
+        seen.look_at(&spec);
+        let ours = seen.holder == self.identity;
+        if !ours && !seen.holder.is_empty() && seen.at.elapsed() < self.lease_duration {
+            return Ok(Attempt::TermOver);
         }
         lease.spec = Some(self.spec(Some((&spec, ours)), now));
         api.replace(&self.name, &PostParams::default(), &lease)
             .await?;
-        Ok(true)
+        Ok(Attempt::Held)
+    }
+
+    /// Renews what the API server has given, as long as nobody else is preferred.
+    async fn renew_coordinated(&self, seen: &mut Observed) -> Result<Attempt, kube::Error> {
+        let api = self.api();
+        let Some(mut lease) = api.get_opt(&self.name).await? else {
+            return Ok(Attempt::NotHeld);
+        };
+        let spec = lease.spec.get_or_insert_default();
+        seen.look_at(spec);
+        let is_named = |name: &Option<String>| name.as_ref().is_some_and(|name| !name.is_empty());
+        if seen.holder != self.identity {
+            let taken = is_named(&spec.holder_identity);
+            return Ok(if taken {
+                Attempt::TermOver
+            } else {
+                Attempt::NotHeld
+            });
+        }
+        if is_named(&spec.preferred_holder) {
+            return Ok(Attempt::TermOver);
+        }
+        let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
+        if seen.at.elapsed() > Duration::from_secs(lasts) {
+            return Ok(Attempt::NotHeld);
+        }
+        let now = MicroTime(Timestamp::now());
+        spec.acquire_time.get_or_insert_with(|| now.clone());
+        spec.renew_time = Some(now);
+        spec.lease_duration_seconds = i32::try_from(self.lease_duration.as_secs()).ok();
+        api.replace(&self.name, &PostParams::default(), &lease)
+            .await?;
+        Ok(Attempt::Held)
     }
 
     fn spec(&self, previous: Option<(&LeaseSpec, bool)>, now: MicroTime) -> LeaseSpec {
@@ -196,3 +253,20 @@ struct Observed {
     renewed: Option<MicroTime>,
     at: Instant,
 }
+
+impl Observed {
+    /// Expiry is judged by our own clock from when we saw the record change, never by the holder's clock.
+    fn look_at(&mut self, spec: &LeaseSpec) {
+        let holder = spec.holder_identity.as_deref().unwrap_or_default();
+        if self.holder != holder || self.renewed != spec.renew_time {
+            *self = Self {
+                holder: holder.to_owned(),
+                renewed: spec.renew_time.clone(),
+                at: Instant::now(),
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

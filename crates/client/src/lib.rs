@@ -1,7 +1,7 @@
 //! How davit's components reach an API server: over HTTPS by kubeconfig, or in process, without being able to tell.
 //!
 //! The client itself is [`kube::Client`]. This crate adds what every component needs around it: [`Informer`] (list and
-//! watch into an indexed store), [`Feed`] (the same without a store), [`WorkQueue`] (client-go's queue semantics), [`EventRecorder`], [`LeaderElector`],
+//! watch into an indexed store), [`Feed`] (the same without a store), [`WorkQueue`] (client-go's queue semantics), [`EventRecorder`], [`LeaderElector`] and [`Candidacy`],
 //! [`Reviews`] of callers by the API server, [`certificate`]s by request, the one reader of who they are about ([`subject`]), the key
 //! that signs tokens ([`signing`]), tokens by which machines join ([`bootstrap_token`]) how these find the cluster ([`discovery`]), which kinds a
 //! server has ([`served_kinds`]) how their [`scale`]s are reached,
@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bootstrap_token;
+mod candidacy;
 pub mod certificate;
 mod connect;
 pub mod discovery;
@@ -29,6 +30,7 @@ pub mod signing;
 pub mod slow_kinds;
 pub mod subject;
 
+pub use candidacy::{Candidacy, is_pinged};
 pub use connect::{
     Rotation, from_config, from_kubeconfig, in_process, kubeconfig, rotating, settled,
 };

@@ -3,7 +3,7 @@
 use crate::args::{NodeOptions, RuntimeKind, ServerOptions};
 use crate::paths::{self, NodePaths};
 use crate::pod_network::{self, Opened};
-use crate::{features, open_files, output};
+use crate::{elections, features, open_files, output};
 use anyhow::{Context, Result, bail};
 use davit_access::UserInfo;
 use davit_access::authn::parse_token_file;
@@ -183,6 +183,7 @@ pub(crate) async fn start_server(
     cancel: CancellationToken,
 ) -> Result<RunningServer> {
     let services = options.services.service_cluster_ip_range;
+    let timers = options.elections.timers()?;
     let bind = same_family(options)?;
     let address = SocketAddr::new(
         in_all_families(bind, &services),
@@ -199,7 +200,7 @@ pub(crate) async fn start_server(
         commit: env!("DAVIT_GIT_COMMIT"),
         date: env!("DAVIT_BUILD_DATE"),
     };
-    server_options.features = features;
+    server_options.features = features.clone();
     server_options
         .runtime_config
         .clone_from(&options.runtime_config);
@@ -254,13 +255,14 @@ pub(crate) async fn start_server(
     };
     files.write()?;
     tasks.spawn(files.follow(cancel.clone()));
-    let serving = server.clone();
-    tasks.spawn(async move { serving.serve(listener, cancel).await.context("API server") });
-    Ok(RunningServer {
-        server,
+    let running = RunningServer {
+        server: server.clone(),
         url,
         kubeconfig,
-    })
+    };
+    elections::spawn(&running, timers, &features, tasks, cancel.clone())?;
+    tasks.spawn(async move { server.serve(listener, cancel).await.context("API server") });
+    Ok(running)
 }
 
 /// The address to listen on, where it is one by which a server can be reached as the Service `kubernetes`: that is of the

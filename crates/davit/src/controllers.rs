@@ -43,7 +43,9 @@ pub(crate) async fn run(args: Controllers) -> Result<()> {
     server
         .serve(args.secure_port, served, kubeconfig, &mut serving, cancel)
         .await?;
-    let candidate = args.attached.leader_elect.then(|| Candidate::usual(LEASE));
+    let gates = &args.attached.gates.feature_gates;
+    let elects = args.attached.leader_elect;
+    let candidate = elects.then(|| Candidate::usual(LEASE, gates));
     let work = async |cancel| controllers.run(cancel).await.context("controllers");
     tokio::select! {
         ended = lead(&mut signals, client, LEASE, candidate, work) => ended,

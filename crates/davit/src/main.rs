@@ -19,6 +19,7 @@ mod devices;
 mod dns;
 mod dns_flags;
 mod down;
+mod elections;
 mod etcd;
 mod events;
 mod exit;

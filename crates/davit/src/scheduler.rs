@@ -6,7 +6,7 @@ use crate::scheduler_flags::{self, SchedulerFlags};
 use crate::shutdown::Signals;
 use crate::single::{Candidate, connect, finish, lead};
 use anyhow::{Context, Result};
-use davit_api::features::Features;
+use davit_api::features::{COORDINATED_LEADER_ELECTION, Features};
 use davit_scheduler::config::{KubeSchedulerConfiguration, LeaderElectionConfiguration};
 use davit_scheduler::{Scheduler, SchedulerOptions};
 use std::path::Path;
@@ -47,7 +47,8 @@ pub(crate) async fn run(flags: SchedulerFlags) -> Result<()> {
     let Some(client) = connect(&mut signals, &kubeconfig).await? else {
         return Ok(());
     };
-    let candidate = candidate(&configuration.leader_election)?;
+    let gates = &flags.gates.feature_gates;
+    let candidate = candidate(&configuration.leader_election, gates)?;
     let options = SchedulerOptions {
         configuration,
         flush_after: flags.pod_max_in_unschedulable_pods_duration,
@@ -72,7 +73,10 @@ pub(crate) async fn run(flags: SchedulerFlags) -> Result<()> {
 }
 
 /// The Lease that the configuration names, if there is to be an election.
-fn candidate(election: &LeaderElectionConfiguration) -> Result<Option<Candidate>> {
+fn candidate(
+    election: &LeaderElectionConfiguration,
+    features: &Features,
+) -> Result<Option<Candidate>> {
     if !election.leader_elect {
         return Ok(None);
     }
@@ -89,5 +93,6 @@ fn candidate(election: &LeaderElectionConfiguration) -> Result<Option<Candidate>
         namespace: election.resource_namespace.clone(),
         name: election.resource_name.clone(),
         durations: Some(known),
+        coordinated: features.is_on(COORDINATED_LEADER_ELECTION),
     }))
 }

@@ -7,13 +7,16 @@ use crate::node_identity::Identity;
 use crate::shutdown::{Received, STOPPING, Signals};
 use crate::{features, owner, paths, pod_ranges, service_manager};
 use anyhow::{Context, Result, bail};
+use davit_api::features::{COORDINATED_LEADER_ELECTION, Features};
+use davit_apiserver::version::{MAJOR, MINOR};
 use davit_apiserver::{KubeletAuthority, ServiceRange, ServiceRanges};
-use davit_client::LeaderElector;
+use davit_client::{Candidacy, LeaderElector};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 pub(crate) async fn server(args: Server) -> Result<()> {
     let started = std::time::Instant::now();
@@ -77,24 +80,52 @@ pub(crate) struct Candidate {
     pub(crate) name: String,
     /// Of the lease, of the renewal, and between tries; `None`: the usual ones.
     pub(crate) durations: Option<[Duration; 3]>,
+    /// The API server decides who leads.
+    pub(crate) coordinated: bool,
+}
+
+/// One that stands for a Lease, which it does until this is dropped.
+struct StandingCandidate {
+    elector: LeaderElector,
+    _candidacy: Option<AbortOnDropHandle<()>>,
 }
 
 impl Candidate {
     /// For the lease of this name in kube-system.
-    pub(crate) fn usual(lease: &str) -> Self {
+    pub(crate) fn usual(lease: &str, features: &Features) -> Self {
         Self {
             namespace: "kube-system".to_owned(),
             name: lease.to_owned(),
             durations: None,
+            coordinated: features.is_on(COORDINATED_LEADER_ELECTION),
         }
     }
 
-    fn elector(&self, client: kube::Client) -> Result<LeaderElector> {
-        let identity = format!("{}_{}", paths::host_name()?, std::process::id());
-        let elector = LeaderElector::new(client, &self.namespace, &self.name, &identity);
-        Ok(match self.durations {
-            Some([lease, renew, retry]) => elector.with_durations(lease, renew, retry),
-            None => elector,
+    /// Stands for the lease until `cancel`.
+    fn stand(&self, client: kube::Client, cancel: &CancellationToken) -> Result<StandingCandidate> {
+        let host = paths::host_name()?;
+        // Components of one process have candidates of their own, and who is started again is another one.
+        let identity = match self.coordinated {
+            true => format!("{host}_{}", uuid::Uuid::new_v4()),
+            false => format!("{host}_{}", std::process::id()),
+        };
+        let (namespace, name) = (&self.namespace, &self.name);
+        let mut elector = LeaderElector::new(client.clone(), namespace, name, &identity);
+        if let Some([lease, renew, retry]) = self.durations {
+            elector = elector.with_durations(lease, renew, retry);
+        }
+        if !self.coordinated {
+            return Ok(StandingCandidate {
+                elector,
+                _candidacy: None,
+            });
+        }
+        let version = format!("{MAJOR}.{MINOR}.0");
+        let candidacy = Candidacy::new(client, namespace, name, &identity, &version);
+        let keeping = tokio::spawn(candidacy.keep(cancel.child_token()));
+        Ok(StandingCandidate {
+            elector: elector.coordinated(),
+            _candidacy: Some(AbortOnDropHandle::new(keeping)),
         })
     }
 }
@@ -113,10 +144,11 @@ where
     let Some(candidate) = candidate else {
         return work(cancel).await;
     };
-    let elector = candidate.elector(client)?;
+    let standing = candidate.stand(client, &cancel)?;
     while !cancel.is_cancelled() {
         let mut outcome = Ok(());
-        elector
+        standing
+            .elector
             .run(cancel.clone(), async |term| outcome = work(term).await)
             .await;
         outcome?;
@@ -152,9 +184,10 @@ where
         let Some(candidate) = candidate else {
             return work(cancel.clone()).await;
         };
-        let elector = candidate.elector(client)?;
+        let standing = candidate.stand(client, &cancel)?;
         let mut outcome = Ok(());
-        elector
+        standing
+            .elector
             .run(cancel.clone(), async |term| {
                 outcome = work(term).await;
             })

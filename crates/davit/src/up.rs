@@ -93,7 +93,7 @@ impl Cluster {
         .await?;
         // Of several clusters on the same objects one schedules and one controls at a time.
         let shared = args.server.store.is_shared();
-        let candidate = |lease| shared.then(|| Candidate::usual(lease));
+        let candidate = |lease| shared.then(|| Candidate::usual(lease, &features));
         if !args.no_scheduler {
             let configuration =
                 scheduler::embedded_configuration(args.scheduler_config.as_deref(), &features)?;

@@ -2,9 +2,9 @@
 //! lines. Stages and defaults are of the 1.36 column in upstream's tables of versioned features.
 
 use super::{
-    EXTENDED_RESOURCE, Effect, GANG_SCHEDULING, GENERIC_WORKLOAD, GRANULAR_STATUS,
-    GROUP_PREEMPTION, Gate, LIST_ACTIVE, LIST_ATTRIBUTES, STORAGE_VERSION_MIGRATOR, Stage,
-    TOPOLOGY_AWARE, UNSAFE_DELETION, UNTHROTTLED, WORKLOAD_CLAIMS, WORKLOAD_WITH_JOB,
+    COORDINATED_LEADER_ELECTION, EXTENDED_RESOURCE, Effect, GANG_SCHEDULING, GENERIC_WORKLOAD,
+    GRANULAR_STATUS, GROUP_PREEMPTION, Gate, LIST_ACTIVE, LIST_ATTRIBUTES, STORAGE_VERSION_MIGRATOR,
+    Stage, TOPOLOGY_AWARE, UNSAFE_DELETION, UNTHROTTLED, WORKLOAD_CLAIMS, WORKLOAD_WITH_JOB,
 };
 
 /// What can be switched.
@@ -117,7 +117,7 @@ pub(super) const GATES: &[Gate] = &[
         Stage::Alpha,
         false,
     ),
-    missing("CoordinatedLeaderElection", Stage::Beta, false),
+    gate(COORDINATED_LEADER_ELECTION, Stage::Beta, false),
     missing("CrossNamespaceVolumeDataSource", Stage::Alpha, false),
     missing("CustomCPUCFSQuotaPeriod", Stage::Ga, true),
     built_in("CustomResourceFieldSelectors", Stage::Ga),

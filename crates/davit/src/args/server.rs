@@ -43,6 +43,8 @@ pub(crate) struct ServerOptions {
     #[command(flatten)]
     pub(crate) access: AccessOptions,
     #[command(flatten)]
+    pub(crate) elections: crate::elections::ElectionFlags,
+    #[command(flatten)]
     pub(crate) services: crate::serving::ServiceFlags,
     /// Further names and addresses for the serving certificate
     #[arg(long, value_name = "NAME")]

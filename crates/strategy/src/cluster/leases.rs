@@ -67,6 +67,7 @@ impl Strategy for LeaseCandidate {
         &self.0
     }
 
+    /// Candidates are called as those who stand call themselves, with the name of their host and an underscore.
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
         // candidates are called as keys of ConfigMaps may be
@@ -211,6 +212,15 @@ mod tests {
             assert_eq!(faults(KIND.0, KIND.1, KIND.2, &obj), wanted);
         }
         none(KIND.0, KIND.1, KIND.2, &of(good.clone()));
+        let mut named = of(good);
+        named["metadata"]["name"] = json!("host_3f0c");
+        none(KIND.0, KIND.1, KIND.2, &named);
+        named["metadata"]["name"] = json!("a/b");
+        let fault = faults(KIND.0, KIND.1, KIND.2, &named);
+        assert!(
+            fault.starts_with("metadata.name: Invalid value: \"a/b\": a valid config key"),
+            "{fault}"
+        );
         assert!(super::parse("1.36.0-alpha.1+abc") < super::parse("1.36.0"));
     }
 }

@@ -104,17 +104,16 @@ pub(super) const ROLES: &[(&str, &str, &[&str])] = &[
         "kube-system",
         "system::leader-locking-kube-controller-manager",
         &[
-            "watch - configmaps",
-            "get,update - configmaps kube-controller-manager",
             "get,list,watch,create,update coordination.k8s.io leases",
+            "get,list,watch,create,update coordination.k8s.io leasecandidates",
         ],
     ),
     (
         "kube-system",
         "system::leader-locking-kube-scheduler",
         &[
-            "watch - configmaps",
-            "get,update - configmaps kube-scheduler",
+            "get,list,watch,create,update coordination.k8s.io leases",
+            "get,list,watch,create,update coordination.k8s.io leasecandidates",
         ],
     ),
     (

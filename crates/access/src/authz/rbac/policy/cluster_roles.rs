@@ -171,8 +171,8 @@ pub(super) const CLUSTER_ROLES: &[(&str, &str, &[&str])] = &[
         &[
             "events",
             "create coordination.k8s.io leases",
-            "get,list,watch coordination.k8s.io leasecandidates",
-            "get,update coordination.k8s.io leases kube-scheduler",
+            "get,list,update,watch coordination.k8s.io leases kube-scheduler",
+            "read,create,delete,deletecollection,patch,update coordination.k8s.io leasecandidates",
             "read - nodes",
             "delete,get,list,watch - pods",
             "create - bindings,pods/binding",
