@@ -218,7 +218,7 @@ impl Controllers {
         endpoint_slices::spawn(&mut spawner);
         load_balancer::spawn(&mut spawner, self.options.load_balancing);
         unserved::spawn(&mut spawner);
-        let with_claims = groups.filter(|_| features.is_on(WORKLOAD_CLAIMS));
+        let with_claims = groups.as_ref().filter(|_| features.is_on(WORKLOAD_CLAIMS));
         let claims = davit_devicecontrollers::spawn(&mut spawner, with_claims);
         resource_quota::spawn(&mut spawner, &claims);
         if !self.options.dns_addresses.is_empty() {

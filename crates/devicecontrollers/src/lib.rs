@@ -22,12 +22,12 @@ use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 /// groups, too (KEP-5729).
 pub fn spawn(
     spawner: &mut Spawner<'_>,
-    groups: Option<Informer<PodGroup>>,
+    groups: Option<&Informer<PodGroup>>,
 ) -> Informer<ResourceClaim> {
-    let claims = resourceclaim::spawn(spawner, groups.clone());
+    let claims = resourceclaim::spawn(spawner, groups.cloned());
     let slices = resourceclaim::watch_slices(spawner);
     let rules = spawner.informer();
-    let consumers = resourceclaim::consumers(groups.as_ref());
+    let consumers = resourceclaim::consumers(groups);
     device_taint_eviction::spawn(
         spawner,
         claims.clone(),

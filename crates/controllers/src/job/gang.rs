@@ -284,14 +284,9 @@ impl Gangs {
     }
 
     /// Makes an object of the job's, or finds that it has been made; none where its name is another's.
-    async fn make<K: Object + serde::Serialize>(
-        &self,
-        job: &Job,
-        owner: &Owner,
-        object: K,
-    ) -> Result<Option<Arc<K>>, Error>
+    async fn make<K>(&self, job: &Job, owner: &Owner, object: K) -> Result<Option<Arc<K>>, Error>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Object + serde::Serialize + Resource<Scope = NamespaceResourceScope>,
     {
         let api: kube::Api<K> = kube::Api::namespaced(self.client.clone(), &owner.namespace);
         let created = api.create(&PostParams::default(), &object).await;
@@ -311,9 +306,9 @@ impl Gangs {
     }
 
     /// The object of this name that the API server has, if it is the job's.
-    async fn made<K: Object>(&self, owner: &Owner, object: &K) -> Result<Option<Arc<K>>, Error>
+    async fn made<K>(&self, owner: &Owner, object: &K) -> Result<Option<Arc<K>>, Error>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Object + Resource<Scope = NamespaceResourceScope>,
     {
         let api: kube::Api<K> = kube::Api::namespaced(self.client.clone(), &owner.namespace);
         let name = object.meta().name.as_deref().unwrap_or_default();
