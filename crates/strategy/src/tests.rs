@@ -1,4 +1,5 @@
 mod costs;
+mod writes;
 
 use davit_api::field::aggregate;
 use davit_api::kinds;
