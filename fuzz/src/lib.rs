@@ -23,6 +23,11 @@ pub struct Target {
 /// All targets.
 pub const TARGETS: &[Target] = &[
     Target {
+        name: "addresses",
+        run: targets::objects::addresses,
+        make: make::objects::addresses,
+    },
+    Target {
         name: "apply",
         run: targets::apply,
         make: make::apply,
@@ -63,6 +68,11 @@ pub const TARGETS: &[Target] = &[
         make: make::wire::image,
     },
     Target {
+        name: "network_policy",
+        run: targets::objects::network_policy,
+        make: make::objects::network_policy,
+    },
+    Target {
         name: "patch",
         run: targets::patch,
         make: make::patch,
@@ -98,9 +108,29 @@ pub const TARGETS: &[Target] = &[
         make: make::requests::request_path,
     },
     Target {
+        name: "samples",
+        run: targets::objects::samples,
+        make: make::objects::samples,
+    },
+    Target {
+        name: "schedule",
+        run: targets::objects::schedule,
+        make: make::objects::schedule,
+    },
+    Target {
+        name: "scheduler_config",
+        run: targets::objects::scheduler_config,
+        make: make::objects::scheduler_config,
+    },
+    Target {
         name: "selectors",
         run: targets::selectors,
         make: make::selectors,
+    },
+    Target {
+        name: "service_plan",
+        run: targets::objects::service_plan,
+        make: make::objects::service_plan,
     },
     Target {
         name: "spdy",

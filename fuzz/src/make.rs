@@ -1,6 +1,7 @@
 //! Inputs that are, or nearly are, what a target takes: a grammar for each, then damage to the tree.
 
 pub(crate) mod access;
+pub(crate) mod objects;
 pub(crate) mod registry;
 pub(crate) mod requests;
 pub(crate) mod wire;

@@ -1,6 +1,7 @@
 //! What each target promises about any input.
 
 pub mod access;
+pub mod objects;
 pub mod registry;
 pub mod requests;
 pub mod wire;

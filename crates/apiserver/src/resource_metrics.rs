@@ -4,7 +4,6 @@
 //!
 //! Nothing is stored: what is known is what the last rounds brought.
 
-mod exposition;
 mod rates;
 
 use std::collections::HashMap;
@@ -64,7 +63,9 @@ impl ResourceMetrics {
             Ok(text) => {
                 let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
                 let round = i64::try_from(ROUND.as_nanos()).unwrap_or(i64::MAX);
-                let next = held.record.next(exposition::read(&text, now), round);
+                let next = held
+                    .record
+                    .next(davit_listen::read_resource_page(&text, now), round);
                 NodeState {
                     record: Arc::new(next),
                     failures: 0,

@@ -1,6 +1,6 @@
 //! The files that objects, tokens and pod fields become in a volume.
 
-use super::sources::Sources;
+use super::sources::{MAX_OF_POD, PodBudget, Sources};
 use super::tokens::Tokens;
 use super::{Cause, trust_bundle};
 use davit_disk::published::{File, Payload};
@@ -11,16 +11,12 @@ use k8s_openapi::api::core::v1::{
     SecretVolumeSource,
 };
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 const DEFAULT_MODE: i32 = 0o644;
 const TOKEN_SECONDS: i64 = 3600;
 
 /// Bytes of a volume's files at most: a pod may name a key of a megabyte as often as it likes.
 const MAX_BYTES: usize = 32 << 20;
-/// Bytes of the objects that all volumes of a pod are made of, and of their files, together: objects count as often as they
-/// are named, and a pod has room for thousands of volumes.
-const MAX_OF_POD: usize = 256 << 20;
 /// What a file costs beside what is in it.
 const FILE: usize = 1 << 10;
 /// Files of a volume at most; more than an object has keys.
@@ -28,24 +24,10 @@ const MAX_FILES: usize = 1 << 16;
 
 type Data<'a> = BTreeMap<&'a str, &'a [u8]>;
 
-/// What the volumes of a pod may still take.
-pub(super) struct PodBudget(AtomicUsize);
-
-impl Default for PodBudget {
-    fn default() -> Self {
-        Self(AtomicUsize::new(MAX_OF_POD))
-    }
-}
-
-impl PodBudget {
-    fn take(&self, bytes: usize) -> Result<(), Cause> {
-        let less = |left: usize| left.checked_sub(bytes);
-        let taken = self
-            .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-        taken
-            .map(drop)
-            .map_err(|_| Cause::TooMuchOfPod(MAX_OF_POD >> 20))
+fn take(budget: &PodBudget, bytes: usize) -> Result<(), Cause> {
+    match budget.take(bytes) {
+        true => Ok(()),
+        false => Err(Cause::TooMuchOfPod(MAX_OF_POD >> 20)),
     }
 }
 
@@ -77,7 +59,7 @@ impl<'a> Files<'a> {
                 mebibytes: MAX_BYTES >> 20,
             });
         }
-        self.budget.take(bytes.saturating_add(FILE))?;
+        take(self.budget, bytes.saturating_add(FILE))?;
         self.payload.insert(path.to_owned(), make());
         Ok(())
     }
@@ -181,9 +163,10 @@ fn select(
     kind: &'static str,
     files: &mut Files<'_>,
 ) -> Result<(), Cause> {
-    files
-        .budget
-        .take(data.values().map(|content| content.len()).sum())?;
+    take(
+        files.budget,
+        data.values().map(|content| content.len()).sum(),
+    )?;
     let Some(items) = selection.items.filter(|i| !i.is_empty()) else {
         for (key, content) in data {
             files.add(key, content.len(), || file(content, selection.mode))?;

@@ -1,14 +1,38 @@
 //! What the volumes of a pod are made of, for one time that they are made or brought up to date: each object is read once,
 //! however many sources name it. A pod has room for ten thousand of them.
 
-use super::projection::PodBudget;
 use davit_pods::objects::{Error, ObjectSource};
 use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::OnceCell;
+
+/// Bytes of the objects that all volumes of a pod are made of, and of their files, together: objects count as often as they
+/// are named, and a pod has room for thousands of volumes.
+pub(super) const MAX_OF_POD: usize = 256 << 20;
+
+/// What the volumes of a pod may still take.
+pub(super) struct PodBudget(AtomicUsize);
+
+impl Default for PodBudget {
+    fn default() -> Self {
+        Self(AtomicUsize::new(MAX_OF_POD))
+    }
+}
+
+impl PodBudget {
+    /// Takes so many bytes, if there are as many left.
+    pub(super) fn take(&self, bytes: usize) -> bool {
+        let less = |left: usize| left.checked_sub(bytes);
+        let taken = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        taken.is_ok()
+    }
+}
 
 /// Answers by name; who asks while another one does waits for his answer.
 type Once<T> = Mutex<HashMap<String, Arc<OnceCell<Arc<T>>>>>;

@@ -160,7 +160,10 @@ fn take_opaque(value: &mut Value) -> Vec<(usize, usize, Value)> {
     let mut taken = Vec::new();
     let profiles = value["profiles"].as_array_mut().into_iter().flatten();
     for (i, profile) in profiles.enumerate() {
-        let entries = profile["pluginConfig"].as_array_mut().into_iter().flatten();
+        let entries = profile
+            .get_mut("pluginConfig")
+            .and_then(Value::as_array_mut);
+        let entries = entries.into_iter().flatten();
         for (j, entry) in entries.enumerate() {
             let known = entry["name"]
                 .as_str()

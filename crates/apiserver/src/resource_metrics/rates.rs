@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::exposition::{Measured, Scrape};
+use davit_listen::{MeasuredUse, ResourceScrape};
 
 /// A container is measured from its start when that is longer ago than this, and shorter than a round.
 const YOUNG: i64 = 10_000_000_000;
@@ -29,17 +29,17 @@ pub(crate) type PodUse = BTreeMap<String, Used>;
 /// Two measurements, the newer and what it is compared with.
 #[derive(Debug, Clone, Copy)]
 struct Pair {
-    last: Measured,
-    before: Option<Measured>,
+    last: MeasuredUse,
+    before: Option<MeasuredUse>,
 }
 
 impl Pair {
     /// The pair after a further measurement; `round` is the time between two in nanoseconds.
-    fn next(held: Option<&Self>, new: Measured, round: i64) -> Self {
+    fn next(held: Option<&Self>, new: MeasuredUse, round: i64) -> Self {
         let age = new.started.map(|started| new.at.saturating_sub(started));
         let from_start = age.filter(|age| (YOUNG..round).contains(age));
         let before = match (from_start, held) {
-            (Some(age), _) => Some(Measured {
+            (Some(age), _) => Some(MeasuredUse {
                 at: new.at - age,
                 cpu: 0,
                 ..new
@@ -82,7 +82,7 @@ pub(super) struct NodeRecord {
 
 impl NodeRecord {
     /// The record after an answer of the node. What the answer lacks is gone.
-    pub(super) fn next(&self, scrape: Scrape, round: i64) -> Self {
+    pub(super) fn next(&self, scrape: ResourceScrape, round: i64) -> Self {
         let node = scrape.node;
         let node = node.map(|new| Pair::next(self.node.as_ref(), new, round));
         let mut pods: HashMap<_, HashMap<String, Pair>> = HashMap::new();
@@ -112,14 +112,14 @@ impl NodeRecord {
 
 #[cfg(test)]
 mod tests {
-    use super::super::exposition::ContainerKey;
     use super::*;
+    use davit_listen::ContainerUseKey;
 
     const SECOND: i64 = 1_000_000_000;
     const ROUND: i64 = 15 * SECOND;
 
-    fn measured(at: i64, cpu_millis: u64, started: Option<i64>) -> Measured {
-        Measured {
+    fn measured(at: i64, cpu_millis: u64, started: Option<i64>) -> MeasuredUse {
+        MeasuredUse {
             at: at * SECOND,
             cpu: cpu_millis * 1_000_000,
             memory: 7,
@@ -127,9 +127,9 @@ mod tests {
         }
     }
 
-    fn scrape(node: Measured, containers: &[(&str, Measured)]) -> Scrape {
-        let key = |name: &str| -> ContainerKey { ("n".into(), "p".into(), name.into()) };
-        Scrape {
+    fn scrape(node: MeasuredUse, containers: &[(&str, MeasuredUse)]) -> ResourceScrape {
+        let key = |name: &str| -> ContainerUseKey { ("n".into(), "p".into(), name.into()) };
+        ResourceScrape {
             node: Some(node),
             containers: containers.iter().map(|(n, m)| (key(n), *m)).collect(),
         }

@@ -3,33 +3,35 @@
 
 use std::collections::HashMap;
 
+use crate::samples::MetricSample;
+
 /// Nanoseconds of a second and of a millisecond.
 const SECOND: f64 = 1e9;
 const MILLISECOND: i64 = 1_000_000;
-/// Labels of a sample that are read; nodes send three.
-const LABELS_MAX: usize = 8;
 
 /// Whose a container is: namespace, pod, container.
-pub(super) type ContainerKey = (String, String, String);
+pub type ContainerUseKey = (String, String, String);
 
 /// What was measured of a node or container at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Measured {
+pub struct MeasuredUse {
     /// Nanoseconds since the epoch.
-    pub(super) at: i64,
+    pub at: i64,
     /// Core-nanoseconds so far.
-    pub(super) cpu: u64,
+    pub cpu: u64,
     /// Working set in bytes.
-    pub(super) memory: u64,
+    pub memory: u64,
     /// When it was started, in nanoseconds since the epoch, where that is known.
-    pub(super) started: Option<i64>,
+    pub started: Option<i64>,
 }
 
 /// One answer of a node.
 #[derive(Debug, Default)]
-pub(super) struct Scrape {
-    pub(super) node: Option<Measured>,
-    pub(super) containers: HashMap<ContainerKey, Measured>,
+pub struct ResourceScrape {
+    /// The node as a whole, if both of its numbers are there.
+    pub node: Option<MeasuredUse>,
+    /// Its containers of which both numbers are there.
+    pub containers: HashMap<ContainerUseKey, MeasuredUse>,
 }
 
 /// What is known of one so far.
@@ -43,8 +45,8 @@ struct Partly {
 
 impl Partly {
     /// Something that lacks one of its two numbers is left out.
-    fn complete(&self, now: i64) -> Option<Measured> {
-        Some(Measured {
+    fn complete(&self, now: i64) -> Option<MeasuredUse> {
+        Some(MeasuredUse {
             at: self.at.unwrap_or(now),
             cpu: whole(self.cpu? * SECOND)?,
             memory: whole(self.memory?)?,
@@ -68,16 +70,25 @@ fn whole(value: f64) -> Option<u64> {
 
 /// Reads an answer that was received at `now` (nanoseconds since the epoch). Lines of no interest and those that cannot
 /// be read are passed over.
-pub(super) fn read(text: &str, now: i64) -> Scrape {
+pub fn read_resource_page(text: &str, now: i64) -> ResourceScrape {
     let mut node = Partly::default();
-    let mut containers: HashMap<ContainerKey, Partly> = HashMap::new();
+    let mut containers: HashMap<ContainerUseKey, Partly> = HashMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let Some(sample) = sample(line) else { continue };
+        let Some(sample) = MetricSample::read(line) else {
+            continue;
+        };
+        let at = match sample.milliseconds {
+            None => None,
+            Some(time) => match time.checked_mul(MILLISECOND) {
+                Some(at) => Some(at),
+                None => continue,
+            },
+        };
         let Some(what) = sample.name.strip_prefix("container_") else {
             match sample.name {
                 "node_cpu_usage_seconds_total" => {
                     node.cpu = Some(sample.value);
-                    node.at = sample.at;
+                    node.at = at;
                 }
                 "node_memory_working_set_bytes" => node.memory = Some(sample.value),
                 _ => {}
@@ -90,21 +101,21 @@ pub(super) fn read(text: &str, now: i64) -> Scrape {
         ) {
             continue;
         }
-        let Some(key) = key(&sample.labels) else {
+        let Some(key) = key(&sample) else {
             continue;
         };
         let known = containers.entry(key).or_default();
         match what {
             "cpu_usage_seconds_total" => {
                 known.cpu = Some(sample.value);
-                known.at = sample.at;
+                known.at = at;
             }
             "memory_working_set_bytes" => known.memory = Some(sample.value),
             _ => known.started = Some(sample.value),
         }
     }
     let containers = containers.into_iter();
-    Scrape {
+    ResourceScrape {
         node: node.complete(now),
         containers: containers
             .filter_map(|(key, known)| Some((key, known.complete(now)?)))
@@ -112,78 +123,9 @@ pub(super) fn read(text: &str, now: i64) -> Scrape {
     }
 }
 
-fn key(labels: &[(&str, String)]) -> Option<ContainerKey> {
-    let label = |name: &str| {
-        let found = labels.iter().find(|(key, _)| *key == name);
-        found.map(|(_, value)| value.clone())
-    };
+fn key(sample: &MetricSample<'_>) -> Option<ContainerUseKey> {
+    let label = |name: &str| sample.label(name).map(str::to_owned);
     Some((label("namespace")?, label("pod")?, label("container")?))
-}
-
-struct Sample<'a> {
-    name: &'a str,
-    labels: Vec<(&'a str, String)>,
-    value: f64,
-    /// Nanoseconds since the epoch.
-    at: Option<i64>,
-}
-
-/// `name{label="value",…} value [milliseconds]`
-fn sample(line: &str) -> Option<Sample<'_>> {
-    let end = line.find(['{', ' '])?;
-    let (name, rest) = line.split_at(end);
-    let (labels, rest) = match rest.strip_prefix('{') {
-        Some(rest) => labels(rest)?,
-        None => (Vec::new(), rest),
-    };
-    let mut words = rest.split_ascii_whitespace();
-    let value = words.next()?.parse().ok()?;
-    let at = match words.next() {
-        Some(time) => Some(time.parse::<i64>().ok()?.checked_mul(MILLISECOND)?),
-        None => None,
-    };
-    Some(Sample {
-        name,
-        labels,
-        value,
-        at,
-    })
-}
-
-/// Labels up to the closing brace, and what follows it.
-fn labels(text: &str) -> Option<(Vec<(&str, String)>, &str)> {
-    let mut found = Vec::new();
-    let mut rest = text;
-    loop {
-        rest = rest.trim_start_matches([',', ' ']);
-        if let Some(rest) = rest.strip_prefix('}') {
-            return Some((found, rest));
-        }
-        if found.len() == LABELS_MAX {
-            return None;
-        }
-        let (name, after) = rest.split_once("=\"")?;
-        let (value, after) = quoted(after)?;
-        found.push((name, value));
-        rest = after;
-    }
-}
-
-/// A value up to its closing quote without its escapes, and what follows.
-fn quoted(text: &str) -> Option<(String, &str)> {
-    let mut value = String::new();
-    let mut chars = text.char_indices();
-    while let Some((at, char)) = chars.next() {
-        match char {
-            '"' => return Some((value, &text[at + 1..])),
-            '\\' => match chars.next()?.1 {
-                'n' => value.push('\n'),
-                other => value.push(other),
-            },
-            other => value.push(other),
-        }
-    }
-    None
 }
 
 #[cfg(test)]
@@ -204,7 +146,7 @@ pod_cpu_usage_seconds_total{namespace="n",pod="p"} 2 5000
 
     #[test]
     fn numbers_and_times_of_nodes_and_containers() {
-        let read = read(TEXT, 9);
+        let read = read_resource_page(TEXT, 9);
         let node = read.node.unwrap();
         assert_eq!(
             (node.at, node.cpu, node.memory, node.started),
@@ -232,18 +174,8 @@ pod_cpu_usage_seconds_total{namespace="n",pod="p"} 2 5000
             "container_cpu_usage_seconds_total{container=\"a\\",
             "container_cpu_usage_seconds_total{container} 1",
         ] {
-            let read = read(text, 1);
+            let read = read_resource_page(text, 1);
             assert!(read.node.is_none() && read.containers.is_empty(), "{text}");
         }
-    }
-
-    #[test]
-    fn escapes_in_labels() {
-        let (found, rest) = labels(r#"a="x\"y\\z\n", b="é"} 1"#).unwrap();
-        assert_eq!(
-            found,
-            [("a", "x\"y\\z\n".to_owned()), ("b", "é".to_owned())]
-        );
-        assert_eq!(rest, " 1");
     }
 }

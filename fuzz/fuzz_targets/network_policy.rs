@@ -1,0 +1,4 @@
+//! `network_policy` guided by coverage.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| davit_fuzz::targets::objects::network_policy(data));

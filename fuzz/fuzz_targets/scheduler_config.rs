@@ -1,0 +1,4 @@
+//! `scheduler_config` guided by coverage.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| davit_fuzz::targets::objects::scheduler_config(data));
