@@ -308,12 +308,3 @@ impl Strategy for PriorityClass {
         errors
     }
 }
-
-/// What kinds that name a signer are selectable by.
-pub(super) const SIGNER_FIELDS: &[&str] = &["spec.signerName"];
-
-/// The values of [`SIGNER_FIELDS`].
-pub(super) fn signer_fields(obj: &Value) -> Vec<(&'static str, String)> {
-    let signer = str_at(obj, &["spec", "signerName"]);
-    vec![(SIGNER_FIELDS[0], signer.to_owned())]
-}

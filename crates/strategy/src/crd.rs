@@ -387,7 +387,7 @@ fn schema(value: &Value, old: Option<&Value>, status: bool, path: &Path, errors:
     let path = path.child("openAPIV3Schema");
     let found = check_schema(schema, &path, SchemaCheck { status });
     if found.is_empty() {
-        errors.extend(crate::rules::check_rules(schema, old, &path));
+        errors.extend(davit_validationrules::check_rules(schema, old, &path));
     }
     errors.extend(found);
 }

@@ -16,7 +16,7 @@
 //! Objects are plain JSON values which schema decoding has already brought into the declared
 //! shape (no unknown fields, no wrong types). A strategy never sees I/O, clocks or other objects.
 //!
-//! The rules that custom kinds write in CEL are in [`rules`].
+//! The rules that custom kinds write in CEL are in `davit_validationrules`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -61,9 +61,9 @@ mod pods;
 mod policies;
 mod resource;
 mod resources;
-pub mod rules;
 mod scheduling;
 mod selectors;
+mod signers;
 mod signing_requests;
 mod status_conditions;
 mod storage;

@@ -10,7 +10,7 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer as _;
 
 use super::json::{at, has, int_at, is_empty, list_at, same, str_at};
-use super::signing_requests::signer_name;
+use super::signers::signer_name;
 use super::volumes::user_annotations;
 use super::{KindInfo, Strategy, access, meta, status_conditions};
 

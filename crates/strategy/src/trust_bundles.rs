@@ -7,8 +7,8 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::Value;
 
-use super::cluster::{SIGNER_FIELDS, signer_fields};
 use super::json::{at, same, str_at};
+use super::signers::{SIGNER_FIELDS, signer_fields};
 use super::{KindInfo, Strategy, meta};
 
 /// Bytes of a bundle.

@@ -7,7 +7,7 @@ use davit_api::kinds::{ResourceRow, SubresourceRow, TypeId, compare_versions, in
 use davit_schema::apply::Schema;
 use davit_schema::structural::{SimplePath, Structural};
 use davit_strategy::KindInfo;
-use davit_strategy::rules::Rules;
+use davit_validationrules::Rules;
 use serde_json::Value;
 
 use super::columns::Columns;

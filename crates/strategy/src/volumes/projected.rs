@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{downward, files, mode, not_stepping_out, required};
 use crate::json::{at, has, int_at, list_at, str_at};
 use crate::selectors::label_selector;
-use crate::signing_requests::signer_name;
+use crate::signers::signer_name;
 use crate::trust_bundles::faults_of_name;
 
 /// Kinds of keys, in the order in which kube-apiserver lists them.

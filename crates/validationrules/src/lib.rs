@@ -1,6 +1,15 @@
 //! Rules of custom kinds: `x-kubernetes-validations`
 //! (<https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#validation-rules>).
 
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::needless_pass_by_value,
+        reason = "tests hand over what they write in place"
+    )
+)]
+
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_cel::{
     DeclType, Env, EvalError, Program, Type, Value as Cel, decl_type, value_with_schema,
