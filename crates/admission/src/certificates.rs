@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use davit_access::authz::{self, Decision};
 use davit_access::{MASTERS, RequestInfo, UserInfo};
+use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::status::Status;
 use davit_client::subject::Subject;
 use davit_registry::{ResourceInfo, object};
@@ -177,6 +178,24 @@ impl Validating for Signing {
         let why = format!("user not permitted to sign requests with signerName {signer:?}");
         Err(forbidden(attributes, object, why))
     }
+}
+
+/// What of the status of a PodCertificateRequest a writer may not write: who changes it has to be allowed to `sign` for the signer
+/// that it names (KEP-4317). This is a rule of the kind and no plugin: no configuration switches it off.
+pub async fn signing_faults(attributes: &Attributes<'_>, new: &Value) -> ErrorList {
+    let row = &attributes.resource.row;
+    let is_status = row.group == GROUP && row.kind == "PodCertificateRequest";
+    let Some(old) = attributes.old.filter(|_| is_status) else {
+        return ErrorList::new();
+    };
+    let signer = signer(old);
+    if new["status"] == old["status"] || may(attributes, "sign", signer).await {
+        return ErrorList::new();
+    }
+    let user = &attributes.user.name;
+    let why = format!("User {user:?} is not permitted to \"sign\" for signer {signer:?}");
+    let path = Path::new("spec").child("signerName");
+    vec![FieldError::forbidden(&path, why)]
 }
 
 /// The plugin CertificateSubjectRestriction: nobody becomes system:masters by certificate.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use davit_admission::{Operation, device_access};
+use davit_admission::{Operation, certificates, device_access};
 use davit_api::field::{FieldError, Path};
 use davit_api::status::Status;
 use davit_registry::object;
@@ -213,6 +213,9 @@ impl Writer<'_> {
                 self.attributes(Operation::Update, subresource, name, Some(&old.value));
             let refused = device_access::faults(&attributes, &new).await?;
             found.splice(0..0, refused);
+            if found.is_empty() {
+                found.extend(certificates::signing_faults(&attributes, &new).await);
+            }
         }
         if !found.is_empty() {
             return Err(self.invalid(name, &found));

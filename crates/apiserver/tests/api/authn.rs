@@ -388,6 +388,67 @@ fn request(names: &[(rcgen::DnType, &str)]) -> (KeyPair, String) {
     (key, STANDARD.encode(pem))
 }
 
+/// Who may write statuses of requests of pods still signs only for signers that are his (KEP-4317).
+#[tokio::test]
+async fn statuses_of_pod_certificate_requests_are_written_for_ones_own_signer() {
+    let c = Cluster::with(|options| {
+        options.authorization = Authorization::Modes(vec![Mode::Rbac]);
+        options.runtime_config = "certificates.k8s.io/v1beta1=true".parse().unwrap();
+    })
+    .await;
+    let requests = "/apis/certificates.k8s.io/v1beta1/namespaces/default/podcertificaterequests";
+    let key = KeyPair::generate().unwrap();
+    let stub = rcgen::CertificateParams::default().serialize_request(&key);
+    let made = json!({"metadata": {"name": "r"}, "spec": {
+        "signerName": "example.com/s", "podName": "p", "podUID": "u", "serviceAccountName": "s", "serviceAccountUID": "v",
+        "nodeName": "n", "nodeUID": "w", "maxExpirationSeconds": 3600,
+        "stubPKCS10Request": STANDARD.encode(stub.unwrap().der())}});
+    c.post(requests, &made).await.ok(201);
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let grant = async |name: &str, rule: Value| {
+        let rule = json!({"metadata": {"name": name}, "rules": [rule]});
+        c.post(&format!("{rbac}/clusterroles"), &rule).await.ok(201);
+        let binding = json!({"metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "bob"}]});
+        let url = format!("{rbac}/clusterrolebindings");
+        c.post(&url, &binding).await.ok(201);
+    };
+    let of_group = |resource: &str, verb: &str, names: &[&str]| json!({"verbs": [verb], "apiGroups": ["certificates.k8s.io"], "resources": [resource], "resourceNames": names});
+    grant(
+        "writes",
+        of_group("podcertificaterequests/status", "patch", &[]),
+    )
+    .await;
+    grant(
+        "others",
+        of_group("signers", "sign", &["example.com/other"]),
+    )
+    .await;
+    let bob = UserInfo::new("bob", &[]);
+    let patch = async |change: &Value| {
+        let headers = [("content-type", "application/merge-patch+json")];
+        let url = format!("{requests}/r/status");
+        whole(
+            c.send_as(&bob, "PATCH", &url, &headers, change.to_string())
+                .await,
+        )
+        .await
+    };
+    let denied = json!({"status": {"conditions": [{"type": "Denied", "status": "True", "reason": "Test", "message": "no",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+    let status = patch(&denied).await.error(422, "Invalid");
+    let message = status["message"].as_str().unwrap();
+    let why = "spec.signerName: Forbidden: User \"bob\" is not permitted to \"sign\" for signer \"example.com/s\"";
+    assert!(message.ends_with(why), "{message}");
+    // what changes nothing of the status is nobody's signature
+    patch(&json!({"metadata": {"labels": {"a": "b"}}}))
+        .await
+        .ok(200);
+    grant("own", of_group("signers", "sign", &["example.com/s"])).await;
+    patch(&denied).await.ok(200);
+}
+
 #[tokio::test]
 async fn item_095_approval_needs_the_signers_permission_and_requesters_are_recorded() {
     let c = Cluster::with(|options| {
