@@ -224,9 +224,9 @@ fn whole_groups(
 /// How much removing something hurts; less is better: budgets that are broken, the priority of the most important, the sum of
 /// all priorities, how many pods, how long the most important have run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Harm(usize, i32, i64, usize, Reverse<Timestamp>);
+pub(crate) struct PreemptionCost(usize, i32, i64, usize, Reverse<Timestamp>);
 
-impl Harm {
+impl PreemptionCost {
     pub(crate) fn of(victims: &[Victim], violations: usize) -> Self {
         let highest = victims.iter().map(Victim::priority).max();
         let highest = highest.unwrap_or(i32::MIN);

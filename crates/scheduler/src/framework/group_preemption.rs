@@ -34,7 +34,7 @@ pub(crate) trait GroupPostFilter: Send + Sync {
 
     /// The victims in the order in which they are to be spared, and how many of them break a budget: those that do, then the
     /// others, the most important first.
-    fn by_worth(&self, victims: Vec<Victim>) -> (Vec<Victim>, usize);
+    fn by_importance(&self, victims: Vec<Victim>) -> (Vec<Victim>, usize);
 
     /// Removes the victims. Displaced pods lose the nominations by which they wait for the group's nodes.
     fn remove(

@@ -19,7 +19,7 @@ use crate::framework::{GroupPostFilter, Placement, PostFilterContext, Status};
 use crate::plugins::GroupAllocations;
 use crate::pod::PodInfo;
 use crate::queue::Taken;
-use crate::victims::{Harm, Removable, Victim};
+use crate::victims::{PreemptionCost, Removable, Victim};
 
 /// How often pods are tried at most to find out whether one of those removed can stay, or whether another placement is better.
 const MOST_TRIES: usize = 4096;
@@ -51,10 +51,10 @@ impl Budget {
 type Places = HashMap<Arc<str>, Arc<str>>;
 
 /// A way for the group to go.
-struct Sacrifice {
+struct PreemptionPlan {
     victims: Vec<Victim>,
     places: Places,
-    harm: Harm,
+    cost: PreemptionCost,
 }
 
 /// For whom room is made, and who makes it.
@@ -94,21 +94,21 @@ impl GroupCycle<'_> {
             point,
             removable,
         };
-        let found = self.least_harm(&need, placements);
+        let found = self.least_costly(&need, placements);
         self.cache.put_all_back();
         self.cache.update(self.snapshot);
         match found {
-            Ok(sacrifice) => self.wait_for(decision, &need, &group, sacrifice),
+            Ok(plan) => self.wait_for(decision, &need, &group, plan),
             Err(why) => in_vain(decision, &why),
         }
     }
 
     /// The way that hurts least. Pods stay lifted.
-    fn least_harm(
+    fn least_costly(
         &mut self,
         need: &Need<'_>,
         placements: Option<&[Placement]>,
-    ) -> Result<Sacrifice, String> {
+    ) -> Result<PreemptionPlan, String> {
         let mut budget = Budget {
             tries: MOST_TRIES,
             until: Instant::now() + MOST_TIME,
@@ -125,13 +125,13 @@ impl GroupCycle<'_> {
             None => everywhere.to_vec(),
             Some(placements) => placements.iter().map(Some).collect(),
         };
-        let mut best: Option<Sacrifice> = None;
+        let mut best: Option<PreemptionPlan> = None;
         for (i, within) in within.into_iter().enumerate() {
             if i > 0 && !budget.take(need.members.len()) {
                 break;
             }
-            let found = self.sacrifice(need, within, &mut budget);
-            if let Some(found) = found.filter(|new| best.as_ref().is_none_or(|b| new.harm < b.harm))
+            let found = self.plan(need, within, &mut budget);
+            if let Some(found) = found.filter(|new| best.as_ref().is_none_or(|b| new.cost < b.cost))
             {
                 best = Some(found);
             }
@@ -146,19 +146,19 @@ impl GroupCycle<'_> {
     }
 
     /// What to remove for the group to go within a placement, or anywhere. Leaves all as it was.
-    fn sacrifice(
+    fn plan(
         &mut self,
         need: &Need<'_>,
         within: Option<&Placement>,
         budget: &mut Budget,
-    ) -> Option<Sacrifice> {
+    ) -> Option<PreemptionPlan> {
         let (victims, places) = self.first_way(need, within, budget)?;
-        let (victims, _) = need.point.by_worth(victims);
+        let (victims, _) = need.point.by_importance(victims);
         let (victims, places) = self.spare(need, within, budget, victims, places);
-        let (victims, violations) = need.point.by_worth(victims);
+        let (victims, violations) = need.point.by_importance(victims);
         self.set_lifted(&victims, false);
-        Some(Sacrifice {
-            harm: Harm::of(&victims, violations),
+        Some(PreemptionPlan {
+            cost: PreemptionCost::of(&victims, violations),
             victims,
             places,
         })
@@ -339,11 +339,11 @@ impl GroupCycle<'_> {
         mut decision: GroupDecision,
         need: &Need<'_>,
         group: &PodGroup,
-        sacrifice: Sacrifice,
+        plan: PreemptionPlan,
     ) -> GroupDecision {
-        let Sacrifice {
+        let PreemptionPlan {
             victims, places, ..
-        } = sacrifice;
+        } = plan;
         let pods = victims.iter().flat_map(Victim::pods);
         let removed: Vec<Arc<PodInfo>> = pods.map(|(_, pod)| pod.clone()).collect();
         let told = Status::unschedulable(told(&removed));

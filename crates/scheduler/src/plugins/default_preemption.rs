@@ -19,7 +19,9 @@ use crate::framework::{
 };
 use crate::pod::PodInfo;
 use crate::pod_groups::{self, PodGroups};
-use crate::victims::{Budgets, CompiledBudget, Harm, Removable, Victim, split_by_budgets};
+use crate::victims::{
+    Budgets, CompiledBudget, PreemptionCost, Removable, Victim, split_by_budgets,
+};
 use removal::{Removal, Removing};
 
 /// The plugin `DefaultPreemption`.
@@ -45,8 +47,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    fn harm(&self) -> Harm {
-        Harm::of(&self.victims, self.violations)
+    fn cost(&self) -> PreemptionCost {
+        PreemptionCost::of(&self.victims, self.violations)
     }
 
     /// The pods that would leave the node itself.
@@ -382,7 +384,7 @@ fn victims(
 /// The candidate that hurts least: fewest budgets broken, then the least important victim, the
 /// smallest sum of priorities, the fewest victims, the youngest victims.
 fn best(candidates: Vec<Candidate>) -> Option<Candidate> {
-    candidates.into_iter().min_by_key(Candidate::harm)
+    candidates.into_iter().min_by_key(Candidate::cost)
 }
 
 impl GroupPostFilter for DefaultPreemption {
@@ -417,7 +419,7 @@ impl GroupPostFilter for DefaultPreemption {
         best(candidates).map(|best| best.victims)
     }
 
-    fn by_worth(&self, mut victims: Vec<Victim>) -> (Vec<Victim>, usize) {
+    fn by_importance(&self, mut victims: Vec<Victim>) -> (Vec<Victim>, usize) {
         victims.sort_by_cached_key(Victim::order);
         let (mut violating, sparing) = split_by_budgets(&victims, &self.budgets.compiled());
         let violations = violating.len();
