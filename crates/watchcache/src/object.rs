@@ -67,6 +67,7 @@ impl Labels for Header {
 pub struct CachedObject {
     pair: KeyValue,
     header: Arc<Header>,
+    is_departed: bool,
     protobuf: OnceLock<Kept>,
 }
 
@@ -101,6 +102,7 @@ impl CachedObject {
         Self {
             pair: pair.clone(),
             header: Arc::new(header),
+            is_departed: false,
             protobuf: OnceLock::new(),
         }
     }
@@ -114,6 +116,7 @@ impl CachedObject {
                 ..self.pair.clone()
             },
             header: Arc::clone(&self.header),
+            is_departed: true,
             protobuf: OnceLock::new(),
         }
     }
@@ -126,6 +129,12 @@ impl CachedObject {
     /// The resourceVersion.
     pub fn revision(&self) -> u64 {
         self.pair.mod_revision
+    }
+
+    /// Whether this is the state before its revision: that of an object which went, or left what was selected, in the event of
+    /// that revision. A key and a revision may have both states.
+    pub fn is_departed(&self) -> bool {
+        self.is_departed
     }
 
     /// What it can be selected by.

@@ -16,8 +16,8 @@ use tokio::sync::OnceCell;
 const MOST: usize = 128;
 const BYTES: usize = 4 << 20;
 
-/// Key and revision of an object.
-type Key = (Arc<str>, u64);
+/// Key and revision of an object, and whether it is the state before that revision.
+type Key = (Arc<str>, u64, bool);
 type Answer = OnceCell<Result<Value, Status>>;
 
 /// The last conversions into one version.
@@ -70,7 +70,11 @@ impl RecentConversions {
         object: &CachedObject,
         convert: impl Future<Output = Result<Value, Status>>,
     ) -> Result<Value, Status> {
-        let key = (Arc::clone(object.key()), object.revision());
+        let key = (
+            Arc::clone(object.key()),
+            object.revision(),
+            object.is_departed(),
+        );
         let answer = self.kept.lock().of(&key, object.json_len());
         let found = answer.get_or_init(|| convert).await;
         if found.is_err() {
