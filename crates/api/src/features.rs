@@ -348,7 +348,7 @@ mod tests {
         assert!(features.is_on(LIST_ATTRIBUTES) && features.is_on("DRADeviceTaints"));
         assert!(!features.is_on("DRAConsumableCapacity") && !features.is_on(EXTENDED_RESOURCE));
         // locked ones stay
-        assert!(!features.is_on("WorkloadWithJob"));
+        assert!(!features.is_on("ContainerStopSignals"));
         assert!(features.is_on("DRADeviceTaintRules"));
     }
 

@@ -112,7 +112,7 @@ impl Reconcile for Migrator {
             let succeeded = is(migration, SUCCEEDED);
             definition::finish(&self.client, key, succeeded).await?;
             self.write(migration, |status| {
-                stopped(status, migration.metadata.generation)
+                stopped(status, migration.metadata.generation);
             })
             .await?;
         }

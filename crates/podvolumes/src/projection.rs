@@ -242,12 +242,12 @@ pub(super) async fn projected(
             let seconds = token.expiration_seconds.unwrap_or(TOKEN_SECONDS);
             let held = tokens.token(pod, audience, seconds).await?;
             files.add(&token.path, held.token.len(), || {
-                token_file(pod, held.token, default_mode)
+                token_file(pod, &held.token, default_mode)
             })?;
         } else if let Some(bundle) = &part.cluster_trust_bundle {
             let text = trust_bundle::anchors(bundle, sources).await?;
             files.add(&bundle.path, text.len(), || {
-                token_file(pod, text, default_mode)
+                token_file(pod, &text, default_mode)
             })?;
         } else if part.pod_certificate.is_some() {
             return Err(Cause::NotBuilt("projected podCertificate"));
@@ -257,7 +257,7 @@ pub(super) async fn projected(
 }
 
 /// A token, and a bundle as well, is readable by its user only, where the pod says who that is.
-fn token_file(pod: &Pod, text: String, default_mode: i32) -> File {
+fn token_file(pod: &Pod, text: &str, default_mode: i32) -> File {
     let owner = common_user(pod);
     let grouped = pod
         .pod_spec()

@@ -143,8 +143,14 @@ pub fn network_policy(data: &[u8]) {
 /// How many peers and ports are let through.
 fn said(isolation: &Isolation) -> usize {
     let all = isolation.ingress.iter().chain(&isolation.egress).flatten();
-    all.map(|allowed| allowed.peers.len() + allowed.ports.as_ref().map_or(0, |ports| ports.len()))
-        .sum()
+    all.map(|allowed| {
+        allowed.peers.len()
+            + allowed
+                .ports
+                .as_ref()
+                .map_or(0, std::collections::BTreeSet::len)
+    })
+    .sum()
 }
 
 /// Any page of metrics of a node: what is read of a line is read again when it is written.

@@ -250,8 +250,7 @@ pub(super) fn ephemeral_containers(t: &Target) {
             &format!("PATCH {path}/ephemeralcontainers"),
             &add(context.clone()),
         );
-        // what is no part of an update is kept as it was
-        t.write(&format!("PATCH {path}"), &add(context));
+        t.refused("root", &format!("PATCH {path}"), &add(context));
         let held = t.allowed("root", path);
         assert!(!held.contains("\"ephemeralContainers\""), "{held}");
     }

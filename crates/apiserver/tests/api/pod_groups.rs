@@ -306,7 +306,7 @@ async fn jobs_whose_pods_are_a_gang_keep_their_parallelism() {
         };
         let owner =
             json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "controller": true});
-        let owners: Vec<_> = job.into_iter().map(|uid| {
+        let owners = job.into_iter().map(|uid| {
             let mut owner = owner.clone();
             owner["uid"] = json!(uid);
             owner

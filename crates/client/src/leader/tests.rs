@@ -22,7 +22,7 @@ fn server(lease: &Arc<Mutex<Value>>) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-fn lease(spec: Value) -> Arc<Mutex<Value>> {
+fn lease(spec: &Value) -> Arc<Mutex<Value>> {
     Arc::new(Mutex::new(json!({
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -53,7 +53,7 @@ async fn a_coordinated_lease_is_not_taken() {
         json!({"holderIdentity": "", "leaseDurationSeconds": 1}),
         json!({"holderIdentity": "other", "leaseDurationSeconds": 1, "renewTime": "2020-01-01T00:00:00.000000Z"}),
     ] {
-        let lease = lease(spec.clone());
+        let lease = lease(&spec);
         assert!(!leads(elector(&lease)).await);
         assert_eq!(lease.lock()["spec"], spec);
     }
@@ -61,7 +61,7 @@ async fn a_coordinated_lease_is_not_taken() {
 
 #[tokio::test(start_paused = true)]
 async fn a_coordinated_leader_leads_when_it_is_entered_and_gives_way_to_the_preferred() {
-    let lease = lease(json!({
+    let lease = lease(&json!({
         "holderIdentity": "me", "leaseDurationSeconds": 5, "strategy": "OldestEmulationVersion",
     }));
     let elector = elector(&lease);
