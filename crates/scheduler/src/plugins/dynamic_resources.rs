@@ -9,6 +9,7 @@ mod extended;
 mod held;
 mod node_resources;
 mod points;
+mod reserve;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
