@@ -24,15 +24,32 @@ pub struct Report {
     pub findings: BTreeMap<String, Vec<u8>>,
 }
 
-/// Runs `target` for `time`, from the inputs of `seed`.
+/// How long a run goes on: it ends at the first of the two.
+#[derive(Debug, Clone, Copy)]
+pub struct Extent {
+    /// How long.
+    pub time: Duration,
+    /// After how many inputs.
+    pub inputs: u64,
+}
+
+impl Extent {
+    /// As many inputs as there is time for.
+    pub fn of_time(time: Duration) -> Self {
+        let inputs = u64::MAX;
+        Self { time, inputs }
+    }
+}
+
+/// Runs `target` over `extent`, from the inputs of `seed`.
 ///
 /// # Panics
 /// When a thread cannot be started.
-pub fn run(target: Target, time: Duration, seed: u64) -> Report {
+pub fn run(target: Target, extent: Extent, seed: u64) -> Report {
     let worker = std::thread::Builder::new()
         .name(target.name.to_owned())
         .stack_size(STACK)
-        .spawn(move || run_here(target, time, seed));
+        .spawn(move || run_here(target, extent, seed));
     let worker = worker.expect("a thread can be started");
     worker.join().unwrap_or_default()
 }
@@ -49,14 +66,14 @@ fn quiet() {
     }));
 }
 
-fn run_here(target: Target, time: Duration, seed: u64) -> Report {
+fn run_here(target: Target, extent: Extent, seed: u64) -> Report {
     quiet();
     let mut numbers = Numbers::new(seed);
     let mut kept: Vec<Arc<[u8]>> = Vec::new();
     let mut report = Report::default();
     let mut places = BTreeMap::new();
-    let end = Instant::now() + time;
-    while Instant::now() < end {
+    let end = Instant::now() + extent.time;
+    while report.runs < extent.inputs && Instant::now() < end {
         let input = input(target, &mut numbers, &kept);
         let attempt = || {
             let began = Instant::now();

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use davit_fuzz::{TARGETS, Target, driver};
+use davit_fuzz::driver::{self, Extent};
+use davit_fuzz::{TARGETS, Target};
 
 fn number(name: &str, otherwise: u64) -> u64 {
     let given = std::env::var(name).ok();
@@ -53,7 +54,8 @@ fn find(name: &str) -> Option<&'static Target> {
 
 /// Runs a target and tells what it found; whether that is anything.
 fn attend(target: Target, time: Duration, seed: u64) -> bool {
-    let report = driver::run(target, time, seed);
+    let extent = Extent::of_time(time);
+    let report = driver::run(target, extent, seed);
     println!(
         "{}: {} inputs in {} s from seed {seed}, {} findings",
         target.name,
