@@ -22,6 +22,7 @@ pub mod devices;
 pub mod features;
 pub mod field;
 pub mod fields;
+pub mod flowcontrol;
 pub mod host_port;
 pub mod jobs;
 pub mod kinds;

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use davit_api::flowcontrol::{AUTO_UPDATE, Upkeep, levels, schemas};
 use davit_api::status::{Reason, Status};
 use davit_registry::object;
-use davit_strategy::flowcontrol::bootstrap::{self, AUTO_UPDATE, Upkeep};
 use futures::future::try_join_all;
 use futures::try_join;
 use serde_json::{Value, json};
@@ -29,10 +29,7 @@ const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// Makes what is missing of the mandatory and suggested objects, mends what is the server's own,
 /// and puts everything in force.
 pub(crate) async fn ensure(server: &ApiServer, control: &FlowControl) -> Result<(), Status> {
-    for (plural, wanted) in [
-        (LEVELS, bootstrap::levels()),
-        (SCHEMAS, bootstrap::schemas()),
-    ] {
+    for (plural, wanted) in [(LEVELS, levels()), (SCHEMAS, schemas())] {
         let held = server.objects(GROUP, plural, None).await?;
         let writes = wanted.into_iter().map(|(wanted, upkeep)| {
             let name = object::name(&wanted).to_owned();

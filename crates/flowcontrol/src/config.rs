@@ -259,14 +259,14 @@ mod tests {
 
     use super::*;
     use davit_access::query::Query;
-    use davit_strategy::flowcontrol::bootstrap;
+    use davit_api::flowcontrol;
 
     fn info(method: &str, url: &str) -> RequestInfo {
         RequestInfo::parse(&method.parse::<Method>().unwrap(), url, &Query::parse(""))
     }
 
     fn schema_of(user: &UserInfo, info: &RequestInfo) -> String {
-        let mut schemas: Vec<Schema> = bootstrap::schemas()
+        let mut schemas: Vec<Schema> = flowcontrol::schemas()
             .iter()
             .map(|(value, _)| Schema::from_value(value))
             .collect();
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn seats_follow_shares() {
-        let values: Vec<Value> = bootstrap::levels().into_iter().map(|(v, _)| v).collect();
+        let values: Vec<Value> = flowcontrol::levels().into_iter().map(|(v, _)| v).collect();
         let levels = levels(&values, 600);
         let limits = |name: &str| levels.iter().find(|l| l.name == name).unwrap().limits;
         assert!(limits("exempt").is_none());

@@ -1,8 +1,7 @@
 //! FlowSchema and PriorityLevelConfiguration.
 
-pub mod bootstrap;
-
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
+use davit_api::flowcontrol::{MANDATORY, Upkeep, levels, schemas};
 use davit_api::names;
 use serde_json::{Value, json};
 
@@ -12,19 +11,16 @@ use super::{KindInfo, Strategy, fields, meta, status_conditions};
 const LOWEST: i64 = 10_000;
 const MAX_QUEUES: i64 = 10_000_000;
 const MAX_ENTROPY: u32 = 60;
-const VERBS: [&str; 12] = [
+const VERBS: [&str; 9] = [
     "create",
     "delete",
     "deletecollection",
     "get",
-    "head",
     "list",
-    "options",
     "patch",
-    "post",
     "proxy",
-    "put",
     "update",
+    "watch",
 ];
 
 pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
@@ -73,7 +69,7 @@ fn schema(obj: &Value, errors: &mut ErrorList) {
     let path = Path::new("spec");
     let spec = at(obj, &["spec"]);
     let name = str_at(obj, &["metadata", "name"]);
-    mandatory(obj, &bootstrap::schemas(), errors);
+    mandatory(obj, &schemas(), errors);
     let precedence = int_at(spec, &["matchingPrecedence"]).unwrap_or(0);
     let at_precedence = path.child("matchingPrecedence");
     if precedence <= 0 {
@@ -227,13 +223,11 @@ fn verbs(rule: &Value, path: &Path, errors: &mut ErrorList) {
             let why = "if '*' is present, must not specify other verbs";
             errors.push(FieldError::invalid(&path, verbs.to_vec(), why));
         }
-    } else if verbs.iter().any(|verb| {
-        let verb = verb.as_str().unwrap_or_default();
-        verb != "watch" && !VERBS.contains(&verb)
-    }) {
-        let mut known = VERBS.to_vec();
-        known.push("watch");
-        errors.push(FieldError::not_supported(&path, verbs.to_vec(), &known));
+    } else if !verbs
+        .iter()
+        .all(|verb| verb.as_str().is_some_and(|verb| VERBS.contains(&verb)))
+    {
+        errors.push(FieldError::not_supported(&path, verbs.to_vec(), &VERBS));
     }
 }
 
@@ -334,7 +328,7 @@ impl Strategy for PriorityLevel {
 fn level(obj: &Value, errors: &mut ErrorList) {
     let path = Path::new("spec");
     let spec = at(obj, &["spec"]);
-    mandatory(obj, &bootstrap::levels(), errors);
+    mandatory(obj, &levels(), errors);
     let (limited, exempt) = (at(spec, &["limited"]), at(spec, &["exempt"]));
     let is_exempt = str_at(spec, &["type"]) == "Exempt";
     if is_exempt != (str_at(obj, &["metadata", "name"]) == "exempt") {
@@ -475,9 +469,9 @@ fn queues(queuing: &Value, path: &Path, errors: &mut ErrorList) {
 }
 
 /// The mandatory objects mean what they mean.
-fn mandatory(obj: &Value, known: &[(Value, bootstrap::Upkeep)], errors: &mut ErrorList) {
+fn mandatory(obj: &Value, known: &[(Value, Upkeep)], errors: &mut ErrorList) {
     let name = str_at(obj, &["metadata", "name"]);
-    if !bootstrap::MANDATORY.contains(&name) {
+    if !MANDATORY.contains(&name) {
         return;
     }
     let wanted = known

@@ -44,7 +44,7 @@ mod containers;
 pub mod crd;
 mod events;
 mod fields;
-pub mod flowcontrol;
+mod flowcontrol;
 mod json;
 #[cfg(test)]
 mod likeness;
@@ -202,6 +202,11 @@ pub trait Strategy: Send + Sync {
     /// Finalizers that this kind keeps in its spec instead of its metadata (namespaces): while
     /// they are present the object stays, marked for deletion.
     fn spec_finalizers(&self, _obj: &Value) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Warnings for the creator of this object about what [`Strategy::prepare_for_create`], which comes after, changes.
+    fn preparation_warnings(&self, _obj: &Value) -> Vec<String> {
         Vec::new()
     }
 
