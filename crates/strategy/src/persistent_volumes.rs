@@ -172,7 +172,7 @@ fn persistent_volume(obj: &Value, errors: &mut ErrorList) {
         let why = "must specify required node constraints";
         errors.push(FieldError::required(&path_of_affinity, why));
     }
-    source(spec, &path, errors);
+    source(spec, str_at(obj, &["metadata", "name"]), &path, errors);
     let is_root = |path: &str| !path.is_empty() && path.split('/').all(|p| matches!(p, "" | "."));
     if is_root(str_at(spec, &["hostPath", "path"])) && str_at(spec, &[key]) == "Recycle" {
         let why = "may not be 'recycle' for a hostPath mount of '/'";
@@ -217,7 +217,7 @@ pub(super) fn inline(spec: &Value, path: &Path, errors: &mut ErrorList) {
             errors.push(FieldError::forbidden(&path.child(key), why));
         }
     }
-    source(spec, path, errors);
+    source(spec, "", path, errors);
     attributes_class_name(spec, path, errors);
 }
 
@@ -237,8 +237,15 @@ fn capacity(spec: &Value, path: &Path, errors: &mut ErrorList) {
     }
     for (name, value) in super::json::entries_at(capacity, &[]) {
         let path = path.key(name);
-        resources::amount("storage", value, &path, errors);
-        if Quantity::from_json(value).is_ok_and(|q| q.signum() <= 0) {
+        let Ok(quantity) = Quantity::from_json(value) else {
+            resources::amount("storage", value, &path, errors);
+            continue;
+        };
+        if quantity.value() < 0 {
+            let fault = "must be a valid resource quantity";
+            errors.push(FieldError::invalid(&path, quantity.value(), fault));
+        }
+        if quantity.signum() <= 0 {
             let amount = value.as_str().unwrap_or_default();
             let fault = "must be greater than zero";
             errors.push(FieldError::invalid(&path, amount, fault));
@@ -272,16 +279,15 @@ const SOURCES: [&str; 22] = [
     "csi",
 ];
 
-fn source(spec: &Value, path: &Path, errors: &mut ErrorList) {
+fn source(spec: &Value, name: &str, path: &Path, errors: &mut ErrorList) {
     let mut is_first = true;
     for kind in SOURCES.iter().filter(|kind| has(spec, &[kind])) {
-        let source = at(spec, &[kind]);
         if is_first || *kind == "flexVolume" {
-            of_source(kind, source, spec, path, errors);
+            of_source(kind, spec, name, path, errors);
         } else {
             let why = "may not specify more than 1 volume type";
-            let key = if *kind == "cephfs" { "cephFS" } else { kind };
-            errors.push(FieldError::forbidden(&path.child(key), why));
+            let at_other = path.child(volumes::legacy::other(kind));
+            errors.push(FieldError::forbidden(&at_other, why));
         }
         is_first = false;
     }
@@ -290,7 +296,8 @@ fn source(spec: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-fn of_source(kind: &str, source: &Value, spec: &Value, path: &Path, errors: &mut ErrorList) {
+fn of_source(kind: &str, spec: &Value, name: &str, path: &Path, errors: &mut ErrorList) {
+    let source = at(spec, &[kind]);
     let at_source = path.child(volumes::legacy::field(kind));
     match kind {
         "hostPath" => volumes::host_path(source, &at_source, errors),
@@ -305,9 +312,8 @@ fn of_source(kind: &str, source: &Value, spec: &Value, path: &Path, errors: &mut
                 errors.push(FieldError::required(&path.child("nodeAffinity"), why));
             }
         }
-        // these name a secret in any namespace, or a size that must fit, and are not looked into
-        "rbd" | "cephfs" | "cinder" | "azureFile" | "iscsi" | "storageos" => {}
-        kind => volumes::legacy::validate(kind, source, &at_source, errors),
+        "iscsi" => volumes::iscsi::validate(source, Some(name), &at_source, errors),
+        kind => volumes::legacy::of_persistent_volume(kind, source, &at_source, errors),
     }
 }
 
@@ -398,6 +404,34 @@ mod tests {
             (
                 |s| s["capacity"]["cpu"] = json!("1"),
                 "spec.capacity: Unsupported value: {\"cpu\":\"1\",\"storage\":\"1Gi\"}: supported values: \"storage\"",
+            ),
+            (
+                |s| s["capacity"]["storage"] = json!("-1"),
+                "spec.capacity[storage]: Invalid value: -1: must be a valid resource quantity\n\
+                 spec.capacity[storage]: Invalid value: \"-1\": must be greater than zero",
+            ),
+            (
+                |s| {
+                    s["csi"] = Value::Null;
+                    s["glusterfs"] =
+                        json!({"endpoints": "e", "path": "p", "endpointsNamespace": ""});
+                },
+                "spec.glusterfs.endpointsNamespace: Invalid value: \"\": if the endpointnamespace is set, it must be a valid namespace name",
+            ),
+            (
+                |s| {
+                    s["csi"] = Value::Null;
+                    s["azureFile"] =
+                        json!({"secretName": "s", "shareName": "s", "secretNamespace": ""});
+                },
+                "spec.azureFile.secretNamespace: Required value",
+            ),
+            (
+                |s| {
+                    s["csi"] = Value::Null;
+                    s["cinder"] = json!({"volumeID": "i", "secretRef": {"name": "s"}});
+                },
+                "spec.cinder.secretRef.namespace: Required value",
             ),
             (
                 |s| s["accessModes"] = json!([]),

@@ -14,6 +14,7 @@ use super::json::{at, int_at, list_at, str_at};
 const MAX_FS_TYPE: usize = 63;
 
 pub(super) mod env_files;
+pub(super) mod iscsi;
 pub(super) mod legacy;
 mod projected;
 
@@ -88,7 +89,7 @@ fn source(volume: &Value, path: &Path, errors: &mut ErrorList) {
         given += 1;
         if given > 1 {
             let why = "may not specify more than 1 volume type";
-            errors.push(FieldError::forbidden(&path.child(kind), why));
+            errors.push(FieldError::forbidden(&path.child(legacy::other(kind)), why));
         } else {
             of_kind(kind, source, &path.child(legacy::field(kind)), errors);
         }
@@ -125,11 +126,7 @@ fn of_kind(kind: &str, source: &Value, path: &Path, errors: &mut ErrorList) {
         "csi" => required(source, "driver", path, errors),
         "flexVolume" => flex_volume(source, path, errors),
         "nfs" => nfs(source, path, errors),
-        "iscsi" => {
-            for key in ["targetPortal", "iqn"] {
-                required(source, key, path, errors);
-            }
-        }
+        "iscsi" => iscsi::validate(source, None, path, errors),
         "image" => {
             optional_choice(
                 source,

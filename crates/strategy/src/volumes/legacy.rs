@@ -1,7 +1,7 @@
 //! Volumes of clouds and storage systems from before there were drivers: nothing here mounts them, but what is written
 //! of them is checked.
 
-use davit_api::field::{ErrorList, FieldError, Path};
+use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::Value;
 
@@ -30,6 +30,14 @@ const REQUIRED: [(&str, &[&str]); 13] = [
 pub(crate) fn field(kind: &str) -> &str {
     match kind {
         "gcePersistentDisk" => "persistentDisk",
+        kind => kind,
+    }
+}
+
+/// What the field of a source is called that stands beside another one.
+pub(crate) fn other(kind: &str) -> &str {
+    match kind {
+        "cephfs" => "cephFS",
         kind => kind,
     }
 }
@@ -64,6 +72,43 @@ pub(crate) fn validate(kind: &str, source: &Value, path: &Path, errors: &mut Err
     }
 }
 
+/// Faults of a source of a persistent volume, whose secret may be in any namespace.
+pub(crate) fn of_persistent_volume(
+    kind: &str,
+    source: &Value,
+    path: &Path,
+    errors: &mut ErrorList,
+) {
+    validate(kind, source, path, errors);
+    match kind {
+        "cinder" | "storageos" if has(source, &["secretRef"]) => {
+            let secret = at(source, &["secretRef"]);
+            required(secret, "namespace", &path.child("secretRef"), errors);
+        }
+        "azureFile" if has(source, &["secretNamespace"]) => {
+            required(source, "secretNamespace", path, errors);
+        }
+        "glusterfs" if has(source, &["endpointsNamespace"]) => {
+            endpoints_namespace(source, path, errors);
+        }
+        _ => {}
+    }
+}
+
+fn endpoints_namespace(source: &Value, path: &Path, errors: &mut ErrorList) {
+    let (path, given) = (
+        path.child("endpointsNamespace"),
+        str_at(source, &["endpointsNamespace"]),
+    );
+    if given.is_empty() {
+        let fault = "if the endpointnamespace is set, it must be a valid namespace name";
+        errors.push(FieldError::invalid(&path, given, fault));
+    } else {
+        let faults = names::check_dns1123_label(given);
+        errors.extend(invalid_each(&path, given, faults));
+    }
+}
+
 fn secret(source: &Value, path: &Path, errors: &mut ErrorList) {
     let secret = at(source, &["secretRef"]);
     if !secret.is_null() {
@@ -74,7 +119,7 @@ fn secret(source: &Value, path: &Path, errors: &mut ErrorList) {
 fn partition(source: &Value, path: &Path, errors: &mut ErrorList) {
     let number = int_at(source, &["partition"]).unwrap_or(0);
     if !(0..=255).contains(&number) {
-        let fault = "must be between 0 and 255, inclusive";
+        let fault = "must be between 1 and 255, inclusive";
         let path = path.child("partition");
         errors.push(FieldError::invalid(&path, number, fault));
     }
@@ -189,7 +234,7 @@ mod tests {
                 "gcePersistentDisk",
                 json!({"partition": -1}),
                 "spec.volumes[0].persistentDisk.pdName: Required value\n\
-                 spec.volumes[0].persistentDisk.partition: Invalid value: -1: must be between 0 and 255, inclusive",
+                 spec.volumes[0].persistentDisk.partition: Invalid value: -1: must be between 1 and 255, inclusive",
             ),
             (
                 "flocker",
