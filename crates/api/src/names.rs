@@ -410,7 +410,7 @@ pub enum NameRule {
     Label1035,
     /// [`check_path_segment`].
     PathSegment,
-    /// [`check_long_name`], and what names are generated from is not looked at.
+    /// [`check_long_name`], and of what names are generated from only what no name may have.
     LongName,
     /// The kind has a rule of its own.
     Own,
@@ -428,10 +428,9 @@ impl NameRule {
             NameRule::Subdomain => check_dns1123_subdomain(&masked),
             NameRule::Label => check_dns1123_label(&masked),
             NameRule::Label1035 => check_dns1035_label(&masked),
-            NameRule::LongName if prefix => Vec::new(),
+            NameRule::LongName | NameRule::PathSegment if prefix => check_path_segment_prefix(name),
             NameRule::LongName => check_long_name(name),
             NameRule::Own => Vec::new(),
-            NameRule::PathSegment if prefix => check_path_segment_prefix(name),
             NameRule::PathSegment => check_path_segment(name),
         }
     }

@@ -287,7 +287,7 @@ impl Strategy for PriorityClass {
             let why = format!("maximum allowed value of a user defined priority is {USER_MAX}");
             errors.push(FieldError::forbidden(&Path::new("value"), why));
         }
-        let policies = ["Never", "PreemptLowerPriority"];
+        let policies = ["PreemptLowerPriority", "Never"];
         optional_choice(
             obj,
             "preemptionPolicy",

@@ -525,6 +525,7 @@ fn restart_policy(c: &Value, path: &Path, errors: &mut ErrorList) {
     if !rules.is_empty() && str_at(c, &["restartPolicy"]).is_empty() {
         let why = "must specify restartPolicy when restart rules are used";
         errors.push(FieldError::required(&path.child("restartPolicy"), why));
+        return;
     }
     let path = path.child("restartPolicyRules");
     if rules.len() > MAX_RESTART_RULES {

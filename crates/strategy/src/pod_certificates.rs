@@ -233,7 +233,7 @@ fn answer(new: &Value, old: &Value, errors: &mut ErrorList) {
     if answered(old).is_some() {
         if !same(status, before) {
             let fault = "immutable after PodCertificateRequest is issued, denied, or failed";
-            errors.push(FieldError::invalid(&path, status.clone(), fault));
+            errors.push(FieldError::invalid_unshown(&path, fault));
         }
         return;
     }
@@ -243,7 +243,12 @@ fn answer(new: &Value, old: &Value, errors: &mut ErrorList) {
         Some("Issued") => chain(status, &path, errors),
         Some(_) if others.count() > 0 => {
             let fault = "non-condition status fields must be empty when denying or failing the PodCertificateRequest";
-            errors.push(FieldError::invalid(&path, status.clone(), fault));
+            errors.push(FieldError::invalid_unshown(&path, fault));
+        }
+        None if !same(status, before) => {
+            let fault =
+                "status is immutable unless transitioning to \"Issued\", \"Denied\", or \"Failed\"";
+            errors.push(FieldError::invalid_unshown(&path, fault));
         }
         _ => {}
     }
@@ -373,6 +378,12 @@ mod tests {
             of(issued.clone(), &old),
             [
                 "status.certificateChain: Invalid value: \"x\": issued certificate chain must contain at least one certificate"
+            ]
+        );
+        assert_eq!(
+            of(json!({"certificateChain": "x"}), &old),
+            [
+                "status: Invalid value: status is immutable unless transitioning to \"Issued\", \"Denied\", or \"Failed\""
             ]
         );
         let told = of(issued, &with(denied));

@@ -67,7 +67,7 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
     gates(spec, path, errors);
     host_aliases(spec, path, errors);
     resources::overhead(at(spec, &["overhead"]), &path.child("overhead"), errors);
-    let policies = ["Never", "PreemptLowerPriority"];
+    let policies = ["PreemptLowerPriority", "Never"];
     optional_choice(spec, "preemptionPolicy", &policies, path, errors);
     let os = at(spec, &["os"]);
     if !os.is_null() {

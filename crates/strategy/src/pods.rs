@@ -46,6 +46,7 @@ impl Strategy for Pod {
                 "status": "False",
                 "reason": "SchedulingGated",
                 "message": "Scheduling is blocked due to non-empty scheduling gates",
+                "lastTransitionTime": str_at(obj, &["metadata", "creationTimestamp"]),
             }]);
         }
         set(obj, "status", status);
@@ -206,10 +207,12 @@ impl Strategy for Pod {
         Some(if seconds < 0 { 1 } else { seconds })
     }
 
+    fn preparation_warnings(&self, obj: &Value) -> Vec<String> {
+        annotations::app_armor_of_pod(obj)
+    }
+
     fn create_warnings(&self, obj: &Value) -> Vec<String> {
-        let mut warnings = meta::label_warning(obj, "the Pod's hostname");
-        warnings.extend(annotations::app_armor_of_pod(obj));
-        warnings
+        meta::label_warning(obj, "the Pod's hostname")
     }
 
     /// None: who updates pods is rarely a human being, and what a pod is made of has been said of it.

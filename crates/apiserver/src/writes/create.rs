@@ -58,6 +58,9 @@ impl Writer<'_> {
         system_metadata(&mut new);
         let strategy = &*self.resource.strategy;
         strategy.default(&mut new);
+        for warning in strategy.preparation_warnings(&new) {
+            self.warnings.add(warning);
+        }
         // what is prepared under one name says nothing of it under the next
         let nameless = generated.then(|| new.clone());
         for attempt in 0..GENERATE_ATTEMPTS {

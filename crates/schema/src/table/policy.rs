@@ -154,7 +154,7 @@ fn signing_state(r: &Row<'_>) -> String {
 
 static TRUST_BUNDLE: Printer = Printer {
     columns: &[NAME, Column::text("SignerName", "Signer the bundle is of")],
-    cells: |r| vec![r.name(), Value::from(r.str(&["spec", "signerName"]))],
+    cells: |r| vec![r.name(), r.str_or(&["spec", "signerName"], "<none>")],
 };
 
 static LEASE: Printer = Printer {

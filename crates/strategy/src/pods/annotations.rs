@@ -52,36 +52,30 @@ pub(crate) fn annotation_warnings(of: &Value, path: &str) -> Vec<String> {
     warnings
 }
 
-/// Warnings about AppArmor's annotations of a template: `wants` says of a container and its annotation whether it is named.
-fn app_armor(of: &Value, path: &str, wants: impl Fn(&Value, &Value) -> bool) -> Vec<String> {
-    let prefix = ANNOTATION;
-    let named = annotated(of, prefix).filter_map(|container| {
-        let key = format!("{prefix}{}", str_at(container, &["name"]));
-        let profile = at(of, &["metadata", "annotations", &key]).as_str();
+const PROFILE: [&str; 2] = ["securityContext", "appArmorProfile"];
+
+/// Warnings about AppArmor's annotations of a template: where no field stands, unless the pod as a whole has the same
+/// profile.
+pub(crate) fn app_armor_of_template(template: &Value, path: &str) -> Vec<String> {
+    let of_pod = at(template, &["spec", "securityContext", "appArmorProfile"]);
+    let without_field = annotated(template, ANNOTATION).filter(|c| !has(c, &PROFILE));
+    let named = without_field.filter_map(|container| {
+        let key = format!("{ANNOTATION}{}", str_at(container, &["name"]));
+        let profile = at(template, &["metadata", "annotations", &key]).as_str();
         let profile = profile.and_then(app_armor::profile_named).unwrap_or_default();
-        wants(container, &profile).then(|| {
+        (of_pod.is_null() || *of_pod != profile).then(|| {
             format!("{path}.annotations[{key}]: deprecated since v1.30; use the \"appArmorProfile\" field instead")
         })
     });
     named.collect()
 }
 
-const PROFILE: [&str; 2] = ["securityContext", "appArmorProfile"];
-
-/// Of a template: where no field stands, unless the pod as a whole has the same profile.
-pub(crate) fn app_armor_of_template(template: &Value, path: &str) -> Vec<String> {
-    let of_pod = at(template, &["spec", "securityContext", "appArmorProfile"]);
-    app_armor(template, path, |container, profile| {
-        !has(container, &PROFILE) && (of_pod.is_null() || of_pod != profile)
-    })
-}
-
-/// Of a new pod, whose annotations have become fields: where they have, or could not.
+/// Of a new pod, whose annotations are about to become fields: where they do, or cannot.
 pub(crate) fn app_armor_of_pod(pod: &Value) -> Vec<String> {
-    app_armor(pod, "metadata", |container, profile| {
-        let field = at(container, &PROFILE);
-        (field.is_null() && profile.is_null()) || (!field.is_null() && field == profile)
-    })
+    if str_at(pod, &["spec", "os", "name"]) == "windows" {
+        return Vec::new();
+    }
+    app_armor_of_template(pod, "metadata")
 }
 
 /// The containers that annotations with this prefix name, so many as anybody is warned about.
@@ -136,7 +130,10 @@ mod tests {
             app_armor_of_template(&pod, "t.metadata"),
             deprecated("t.metadata", "b")
         );
-        assert_eq!(app_armor_of_pod(&pod), deprecated("metadata", "a"));
+        assert_eq!(app_armor_of_pod(&pod), deprecated("metadata", "b"));
+        let mut windows = pod.clone();
+        windows["spec"]["os"] = json!({"name": "windows"});
+        assert!(app_armor_of_pod(&windows).is_empty());
         let mut same = pod.clone();
         same["spec"]["securityContext"] = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
         assert!(app_armor_of_template(&same, "t.metadata").is_empty());

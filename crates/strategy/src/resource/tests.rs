@@ -475,6 +475,8 @@ fn what_a_class_is_named_after_is_not_looked_at() {
     let long = "a".repeat(254);
     assert!(named("generateName", &long).is_empty());
     assert!(named("generateName", "A_").is_empty());
+    let fault = "metadata.generateName: Invalid value: \"a/b\": may not contain '/'";
+    assert_eq!(named("generateName", "a/b"), [fault]);
     let fault = format!("metadata.name: Invalid value: \"{long}\": must be no more than 253 bytes");
     assert_eq!(named("name", &long), [fault]);
 }
