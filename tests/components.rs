@@ -108,7 +108,7 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
     assert!(ready.starts_with("ready in "), "{ready}");
     let kubeconfig = path("server/admin.kubeconfig");
     let attached = ["--kubeconfig", &kubeconfig];
-    // An address of this process alone, so that kube-controller-manager's port is free.
+    // An address of this process alone, so that the ports of kube-scheduler and kube-controller-manager are free.
     let [.., a, b] = std::process::id().to_be_bytes();
     let address = format!("127.{}.{b}.1", a | 1);
     let controlling = [&attached[..], &["--bind-address", &address]].concat();
@@ -116,7 +116,7 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
         component(
             dir.path(),
             "scheduler",
-            &[&attached[..], &["--leader-elect", "--secure-port", "0"]].concat(),
+            &[&controlling[..], &["--leader-elect"]].concat(),
         )
         .spawn()
         .unwrap(),
@@ -168,6 +168,7 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
         "--image=example.test/web",
         "--replicas=3",
     ]));
+    run(kubectl().args(["set", "resources", "deployment/web", "--requests=cpu=250m"]));
     run(kubectl().args(["rollout", "status", "deployment/web", "--timeout=60s"]));
     let holder = "jsonpath={.spec.holderIdentity}";
     assert!(
@@ -195,7 +196,7 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
             .unwrap(),
     );
     run(kubectl().args(["rollout", "status", "deployment/web", "--timeout=60s"]));
-    controllers_tell_of_themselves(&address, Path::new(&kubeconfig), dir.path());
+    components_tell_of_themselves(&address, Path::new(&kubeconfig), dir.path());
     let pods = run(kubectl().args(["get", "pods", "-l", "app=web", "--no-headers"]));
     assert_eq!(
         pods.lines().filter(|l| l.contains("Running")).count(),
@@ -208,8 +209,8 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
     });
 }
 
-/// The pages of the controllers' own server: health for everybody, the others for those who may.
-fn controllers_tell_of_themselves(address: &str, admin: &Path, dir: &Path) {
+/// The pages of the servers of controllers and scheduler: health for everybody, the others for those who may.
+fn components_tell_of_themselves(address: &str, admin: &Path, dir: &Path) {
     let config: serde_json::Value =
         serde_saphyr::from_str(&std::fs::read_to_string(admin).unwrap()).unwrap();
     let part = |key: &str| {
@@ -220,11 +221,12 @@ fn controllers_tell_of_themselves(address: &str, admin: &Path, dir: &Path) {
         file.display().to_string()
     };
     let (cert, key) = (part("client-certificate-data"), part("client-key-data"));
-    let get = |path: &str, own: &[&str]| {
-        let url = format!("https://{address}:10257{path}");
+    let ask = |port: u16, path: &str, own: &[&str]| {
+        let url = format!("https://{address}:{port}{path}");
         let mut curl = Command::new("curl");
         run(curl.args(["-sk", "-m", "60", &url]).args(own))
     };
+    let get = |path: &str, own: &[&str]| ask(10257, path, own);
     let own = ["--cert", &cert, "--key", &key];
     assert_eq!(get("/readyz/informer-sync", &[]), "Unauthorized");
     assert_eq!(
@@ -242,6 +244,17 @@ fn controllers_tell_of_themselves(address: &str, admin: &Path, dir: &Path) {
         "{configz}"
     );
     assert_eq!(get("/metrics", &[]), "Unauthorized");
+    let resources = ask(10259, "/metrics/resources", &own);
+    let line = resources
+        .lines()
+        .find(|line| line.contains("resource=\"cpu\""));
+    let line = line.unwrap_or_else(|| panic!("no CPU of a pod in {resources:?}"));
+    assert!(
+        line.starts_with("kube_pod_resource_request{namespace=\"default\",pod=\"web-")
+            && line.ends_with(" 0.25"),
+        "{line}"
+    );
+    assert_eq!(ask(10259, "/metrics/resources", &[]), "Unauthorized");
 }
 
 const TOKEN: &str = "

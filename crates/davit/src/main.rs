@@ -58,6 +58,7 @@ mod route_flags;
 mod scheduler;
 mod scheduler_flags;
 mod scratch;
+mod served_scheduler;
 mod service_manager;
 mod serving;
 mod shutdown;

@@ -3,6 +3,7 @@
 
 use crate::features;
 use crate::scheduler_flags::{self, SchedulerFlags};
+use crate::served_scheduler::ServedScheduler;
 use crate::shutdown::Signals;
 use crate::single::{Candidate, connect, finish, lead};
 use anyhow::{Context, Result};
@@ -60,7 +61,7 @@ pub(crate) async fn run(flags: SchedulerFlags) -> Result<()> {
     // They end with this function.
     let _guard = cancel.clone().drop_guard();
     let mut serving: JoinSet<Result<()>> = JoinSet::new();
-    let (port, served) = (flags.secure_port, scheduler.clone());
+    let (port, served) = (flags.secure_port, ServedScheduler(scheduler.clone()));
     let server = &flags.serving;
     server
         .serve(port, served, &kubeconfig, &mut serving, cancel.clone())

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
-    Container, ContainerStatus, NodeAllocatableResourceClaimStatus, Pod,
+    Container, ContainerStatus, NodeAllocatableResourceClaimStatus, Pod, PodSpec,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -239,7 +239,7 @@ fn raise<'a>(most: &mut Amounts<'a>, other: &Amounts<'a>) {
 /// a resize is under way.
 fn container_amounts<'a>(
     container: &'a Container,
-    statuses: Option<&'a Vec<ContainerStatus>>,
+    mut statuses: impl Iterator<Item = &'a ContainerStatus>,
     infeasible: bool,
 ) -> Amounts<'a> {
     let spec = amounts(
@@ -248,11 +248,7 @@ fn container_amounts<'a>(
             .as_ref()
             .and_then(|r| r.requests.as_ref()),
     );
-    let Some(status) = statuses
-        .into_iter()
-        .flatten()
-        .find(|s| s.name == container.name)
-    else {
+    let Some(status) = statuses.find(|s| s.name == container.name) else {
         return spec;
     };
     let actual = status.resources.as_ref().and_then(|r| r.requests.as_ref());
@@ -284,9 +280,22 @@ pub fn not_covered(pod: &Pod, taken: &[TakenByClaim]) -> Option<String> {
 /// The requests that a pod has as a whole.
 fn pod_level(pod: &Pod) -> Amounts<'_> {
     let spec = pod.spec.as_ref();
-    let mut level = amounts(spec.and_then(|s| s.resources.as_ref()?.requests.as_ref()));
+    level(spec.and_then(|s| s.resources.as_ref()?.requests.as_ref()))
+}
+
+/// Of requests or limits of a pod as a whole, those that there can be.
+fn level(list: Option<&ResourceList>) -> Amounts<'_> {
+    let mut level = amounts(list);
     level.retain(|name, _| *name == CPU || *name == MEMORY || name.starts_with("hugepages-"));
     level
+}
+
+fn resources(amounts: Amounts<'_>) -> Resources {
+    let mut resources = Resources::default();
+    for (name, amount) in amounts {
+        resources.set(name, amount);
+    }
+    resources
 }
 
 fn total<'a>(
@@ -299,11 +308,7 @@ fn total<'a>(
     sum.extend(pod_level(pod));
     let overhead = pod.spec.as_ref().and_then(|s| s.overhead.as_ref());
     add(&mut sum, &amounts(overhead));
-    let mut resources = Resources::default();
-    for (name, amount) in sum {
-        resources.set(name, amount);
-    }
-    resources
+    resources(sum)
 }
 
 /// What the containers of a pod come to with what its devices take.
@@ -321,21 +326,28 @@ fn sum<'a>(
         .into_iter()
         .flatten()
         .any(|c| c.type_ == "PodResizePending" && c.reason.as_deref() == Some("Infeasible"));
-    let statuses = status.and_then(|s| s.container_statuses.as_ref());
-    let init_statuses = status.and_then(|s| s.init_container_statuses.as_ref());
+    let all = status.map(|s| [&s.container_statuses, &s.init_container_statuses]);
+    let all = all.into_iter().flatten().flatten().flatten();
+    let mut sum = together(spec, |container| {
+        adjust(container_amounts(container, all.clone(), infeasible))
+    });
+    for claim in taken {
+        add(&mut sum, &amounts(Some(&claim.resources)));
+    }
+    sum
+}
 
+/// What containers come to that take `of` each: those that run at once, or more where one that runs before them does.
+fn together<'a>(spec: &'a PodSpec, of: impl Fn(&'a Container) -> Amounts<'a>) -> Amounts<'a> {
     let mut sum = Amounts::new();
     for container in &spec.containers {
-        add(
-            &mut sum,
-            &adjust(container_amounts(container, statuses, infeasible)),
-        );
+        add(&mut sum, &of(container));
     }
     // An init container runs beside the sidecars started before it and before everything else.
     let mut sidecars = Amounts::new();
     let mut init = Amounts::new();
     for container in spec.init_containers.iter().flatten() {
-        let own = adjust(container_amounts(container, init_statuses, infeasible));
+        let own = of(container);
         let mut at_once = sidecars.clone();
         add(&mut at_once, &own);
         if container.restart_policy.as_deref() == Some("Always") {
@@ -345,10 +357,39 @@ fn sum<'a>(
         raise(&mut init, &at_once);
     }
     raise(&mut sum, &init);
-    for claim in taken {
-        add(&mut sum, &amounts(Some(&claim.resources)));
-    }
     sum
+}
+
+/// What a pod asks for by its spec alone, whatever it was given.
+pub fn spec_requests(pod: &Pod) -> Resources {
+    let Some(spec) = &pod.spec else {
+        return Resources::default();
+    };
+    let mut sum = together(spec, |c| {
+        amounts(c.resources.as_ref().and_then(|r| r.requests.as_ref()))
+    });
+    sum.extend(level(
+        spec.resources.as_ref().and_then(|r| r.requests.as_ref()),
+    ));
+    add(&mut sum, &amounts(spec.overhead.as_ref()));
+    resources(sum)
+}
+
+/// What a pod is limited to by its spec alone. Its overhead goes on top of limits that there are.
+pub fn spec_limits(pod: &Pod) -> Resources {
+    let Some(spec) = &pod.spec else {
+        return Resources::default();
+    };
+    let mut sum = together(spec, |c| {
+        amounts(c.resources.as_ref().and_then(|r| r.limits.as_ref()))
+    });
+    sum.extend(level(
+        spec.resources.as_ref().and_then(|r| r.limits.as_ref()),
+    ));
+    let mut overhead = amounts(spec.overhead.as_ref());
+    overhead.retain(|name, _| sum.get(name).is_some_and(|limit| *limit != 0));
+    add(&mut sum, &overhead);
+    resources(sum)
 }
 
 #[cfg(test)]
@@ -379,6 +420,39 @@ mod tests {
         assert_eq!(sums.requests.memory, 1 << 30);
         assert_eq!(sums.requests.scalar("example.com/foo"), 3);
         assert_eq!(sums.requests.scalar("example.com/bar"), 0);
+    }
+
+    #[test]
+    fn limits_and_requests_by_the_spec() {
+        let both = |cpu: &str, more: serde_json::Value| {
+            let list = json!({"cpu": cpu});
+            let mut one = json!({"name": "c", "resources": {"requests": list, "limits": list}});
+            one.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            one
+        };
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p"},
+            "spec": {
+                "containers": [both("1", json!({}))],
+                "initContainers": [both("500m", json!({"restartPolicy": "Always"})), both("3", json!({}))],
+                "overhead": {"cpu": "100m", "memory": "1Mi"},
+            },
+            "status": {"containerStatuses": [{"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "resources": {"requests": {"cpu": "9"}}}]},
+        }))
+        .unwrap();
+        let (asked, limited) = (spec_requests(&pod), spec_limits(&pod));
+        assert_eq!((asked.milli_cpu, asked.memory), (3600, 1 << 20));
+        assert_eq!((limited.milli_cpu, limited.memory), (3600, 0));
+        let mut whole = pod.clone();
+        let spec = whole.spec.as_mut().unwrap();
+        spec.resources =
+            serde_json::from_value(json!({"limits": {"cpu": "2"}, "requests": {"memory": "1Gi"}}))
+                .unwrap();
+        assert_eq!(spec_limits(&whole).milli_cpu, 2100);
+        assert_eq!(spec_requests(&whole).memory, (1 << 30) + (1 << 20));
     }
 
     #[test]

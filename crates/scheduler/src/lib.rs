@@ -38,7 +38,6 @@ use davit_api::selector;
 mod metrics;
 mod reporter;
 mod scheduler;
-mod server;
 mod signature;
 mod victims;
 mod waiting;

@@ -31,6 +31,7 @@ use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use kube::Api;
 use kube::runtime::watcher::Config;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -119,13 +120,15 @@ pub struct Scheduler {
     profiles: Arc<Profiles>,
     handle: FrameworkHandle,
     metrics: Metrics,
-    pub(crate) progress: Arc<AtomicU8>,
+    progress: Arc<AtomicU8>,
+    /// While it runs.
+    pods: Arc<Mutex<Option<Informer<Pod>>>>,
 }
 
 /// A scheduler that does not run.
 const IDLE: u8 = 0;
 /// One that does not know its cluster yet.
-pub(crate) const SYNCING: u8 = 1;
+const SYNCING: u8 = 1;
 /// One that decides.
 const SYNCED: u8 = 2;
 
@@ -199,6 +202,7 @@ impl Scheduler {
             handle,
             metrics,
             progress: Arc::new(AtomicU8::new(IDLE)),
+            pods: Arc::default(),
         })
     }
 
@@ -227,6 +231,12 @@ impl Scheduler {
         &self.metrics
     }
 
+    /// The pods of the cluster that have not ended; none are known while the scheduler does not run.
+    pub fn pods(&self) -> Vec<Arc<Pod>> {
+        let pods = self.pods.lock();
+        pods.as_ref().map(Informer::list).unwrap_or_default()
+    }
+
     /// The pods that wait at Permit.
     pub fn waiting_pods(&self) -> &WaitingPods {
         &self.handle.waiting
@@ -241,6 +251,7 @@ impl Scheduler {
             self.progress.store(SYNCING, Ordering::Relaxed);
             let ended = self.run_until_end(cancel).await;
             self.progress.store(IDLE, Ordering::Relaxed);
+            *self.pods.lock() = None;
             ended
         };
         run.boxed()
@@ -255,6 +266,7 @@ impl Scheduler {
         let client = &self.client;
         let pods: Informer<Pod> =
             Informer::spawn(Api::all(client.clone()), living, &mut tasks, stop.clone());
+        *self.pods.lock() = Some(pods.clone());
         let nodes: Informer<Node> = Informer::spawn(
             Api::all(client.clone()),
             Config::default(),

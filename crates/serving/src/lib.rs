@@ -18,6 +18,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
@@ -60,6 +61,11 @@ pub trait ServedComponent: Send + Sync + 'static {
 
     /// Registers the metrics that are the component's own, beside those of tasks and work queues.
     fn register_metrics(&self, _registry: &mut Registry) {}
+
+    /// What `/metrics/resources` shows; there is no such page without.
+    fn resource_metrics(&self) -> Option<Box<dyn Collector>> {
+        None
+    }
 }
 
 /// How the server is set up.
@@ -102,6 +108,7 @@ pub struct ComponentServer<C> {
 struct State<C> {
     component: C,
     metrics: Registry,
+    resources: Option<Registry>,
     tallies: HealthTallies,
     clients: Option<Arc<dyn ClientCertVerifier>>,
     reviews: Reviews,
@@ -145,9 +152,15 @@ impl<C: ServedComponent> ComponentServer<C> {
         component.register_metrics(&mut metrics);
         davit_task::register_metrics(&mut metrics);
         davit_client::register_queue_metrics(&mut metrics);
+        let resources = component.resource_metrics().map(|collector| {
+            let mut resources = Registry::default();
+            resources.register_collector(collector);
+            resources
+        });
         let state = State {
             component,
             metrics,
+            resources,
             tallies: HealthTallies::default(),
             clients,
             reviews: options.reviews,
@@ -307,12 +320,15 @@ impl<C: ServedComponent> State<C> {
         if path.strip_prefix("/readyz/") == Some(C::CHECK) {
             return health(path, &ready[1..], false);
         }
+        if let ("/metrics/resources", Some(resources)) = (path, &self.resources) {
+            return metrics(resources, asked);
+        }
         match path {
             "/healthz" => self.health("healthz", &ready[..1], verbose),
             "/livez" => self.health("livez", &ready[..1], verbose),
             "/readyz" => self.health("readyz", &ready, verbose),
             "/healthz/ping" | "/livez/ping" | "/readyz/ping" => text(StatusCode::OK, "ok"),
-            "/metrics" => self.metrics(asked),
+            "/metrics" => metrics(&self.metrics, asked),
             "/metrics/slis" => page_of(PROMETHEUS, self.tallies.page()),
             "/configz" => page_of(
                 "application/json",
@@ -333,18 +349,18 @@ impl<C: ServedComponent> State<C> {
         }
         health(endpoint, checks, verbose)
     }
+}
 
-    fn metrics(&self, asked: &HeaderMap) -> Response<Full<Bytes>> {
-        let mut open = String::new();
-        if prometheus_client::encoding::text::encode(&mut open, &self.metrics).is_err() {
-            return text(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "metrics cannot be written\n",
-            );
-        }
-        let (kind, text) = metrics_page(open, asked);
-        page_of(kind, text)
+fn metrics(registry: &Registry, asked: &HeaderMap) -> Response<Full<Bytes>> {
+    let mut open = String::new();
+    if prometheus_client::encoding::text::encode(&mut open, registry).is_err() {
+        return text(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "metrics cannot be written\n",
+        );
     }
+    let (kind, text) = metrics_page(open, asked);
+    page_of(kind, text)
 }
 
 fn page_of(kind: &'static str, body: String) -> Response<Full<Bytes>> {

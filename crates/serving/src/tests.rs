@@ -98,7 +98,13 @@ async fn only_health_is_open() {
     let configz: Value = serde_json::from_str(&configz).unwrap();
     assert_eq!(configz["part"]["kind"], "PartConfiguration");
     // A path is authorized as it is written, so it is served in one form only.
-    for other in ["/nowhere", "/metrics/", "//metrics", "/configz/"] {
+    for other in [
+        "/nowhere",
+        "/metrics/",
+        "//metrics",
+        "/configz/",
+        "/metrics/resources",
+    ] {
         assert_eq!(get(other, Some("monitor")).await.0, 404, "{other}");
     }
     let verbose = "[+]ping ok\n[+]sync ok\nreadyz check passed\n";

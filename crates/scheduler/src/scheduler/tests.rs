@@ -465,3 +465,22 @@ async fn pods_can_be_held_at_permit() {
         .await;
     bed.stop().await;
 }
+
+#[tokio::test]
+async fn who_waits_for_its_lease_is_ready_and_who_lists_is_not() {
+    let scheduler = Scheduler::new(Fake::new().client(), SchedulerOptions::default()).unwrap();
+    assert!(scheduler.is_idle_or_synced());
+    assert!(scheduler.pods().is_empty());
+    scheduler.progress.store(SYNCING, Ordering::Relaxed);
+    assert!(!scheduler.is_idle_or_synced());
+    let (mut registry, mut page) = (
+        prometheus_client::registry::Registry::default(),
+        String::new(),
+    );
+    scheduler.metrics().register(&mut registry);
+    prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+    assert!(
+        page.contains("scheduler_preemption_attempts_total"),
+        "{page}"
+    );
+}
