@@ -111,3 +111,15 @@ fn a_gang_that_is_not_whole_any_more_goes_on() {
         !again.is_empty() && again != other && of.is_empty()
     });
 }
+
+#[test]
+fn a_job_whose_group_cannot_be_made_says_so() {
+    let Some(k) = any_kubectl() else { return };
+    let cluster = Cluster::up(&["--no-node", "--sim-nodes", "1", "--feature-gates", GATES]);
+    kubectl_stdin(&cluster, &k, &["create", "-f", "-"], &job("train"));
+    let events = ["events", "--for", "job/train", "--types=Warning"];
+    eventually("the job tells why it waits", SOON, || {
+        kubectl(&cluster, &k, events).contains("is scheduling.k8s.io/v1alpha2 served?")
+    });
+    assert!(names(&cluster, &k, &["pods"]).is_empty());
+}

@@ -237,7 +237,12 @@ impl Gangs {
             self.workloads.wait_synced(LISTING),
             self.groups.wait_synced(LISTING),
         );
-        synced.map_err(|error| Error::Invalid(format!("its gang is not known: {error}")))?;
+        synced.map_err(|error| {
+            let text =
+                format!("Error creating PodGroup: {error}; is scheduling.k8s.io/v1alpha2 served?");
+            self.events.warning(&object_ref(job), "FailedCreate", text);
+            Error::Invalid(format!("its gang is not known: {error}"))
+        })?;
         let Some(workload) = self.workload(job, owner, pods).await? else {
             return Ok(None);
         };
