@@ -282,7 +282,7 @@ impl NodeAgent {
         options.cgroup_driver = options.cgroup_driver.of_runtime(&*options.runtime).await;
         // A machine that is only described has less than the pods may use.
         let is_real = options.resources.hardware == Hardware::default();
-        let cgroups = cgroups(&options, is_real)?;
+        let cgroups = cgroups(&options, &machine, is_real)?;
         let listeners = Listeners {
             node: server::bind(SocketAddr::new(options.address, options.port)).await?,
             healthz: match options.healthz {
@@ -427,7 +427,11 @@ fn verification(options: &NodeOptions) -> Verification {
 }
 
 /// The cgroups above containers, where the agent may set them.
-fn cgroups(options: &NodeOptions, is_real: bool) -> Result<Option<PodCgroups>, Error> {
+fn cgroups(
+    options: &NodeOptions,
+    machine: &Machine,
+    is_real: bool,
+) -> Result<Option<PodCgroups>, Error> {
     let Some(mut wanted) = options.cgroups.clone() else {
         return Ok(None);
     };
@@ -441,6 +445,9 @@ fn cgroups(options: &NodeOptions, is_real: bool) -> Result<Option<PodCgroups>, E
         return Ok(None);
     }
     wanted.enforce_pods &= is_real;
+    if is_real {
+        wanted.huge_pages = machine.hugepage_sizes();
+    }
     match PodCgroups::new(&options.cgroup_root, wanted) {
         Ok(groups) => Ok(Some(groups)),
         Err(error) => {

@@ -6,8 +6,8 @@
 use davit_oci::cgroup::Limits;
 use davit_pods::pod::{PodExt, Role};
 use davit_pods::resources::{
-    Amounts, QUOTA_PERIOD, Qos, container_limit, cpu_quota, cpu_shares, pod_level,
-    pod_limits as limits_of, pod_requests,
+    Amounts, QUOTA_PERIOD, Qos, container_limit, cpu_quota, cpu_shares, hugepage_resource,
+    hugepage_size_text, pod_level, pod_limits as limits_of, pod_requests,
 };
 use k8s_openapi::api::core::v1::{Container, Pod};
 
@@ -37,6 +37,17 @@ pub(super) fn of_pod(pod: &Pod, unthrottled: bool, pids: Option<i64>) -> Limits 
         pids,
         ..Limits::default()
     }
+}
+
+/// What a pod may have of huge pages of each of these sizes. A page that a file of a volume holds is no longer counted for a
+/// container that has ended, but for its pod.
+pub(super) fn huge_pages(pod: &Pod, sizes: &[u64]) -> Vec<(String, i64)> {
+    let limits = limits_of(pod);
+    let limit = |size| limits.get(&hugepage_resource(size)).copied().unwrap_or(0);
+    sizes
+        .iter()
+        .map(|size| (hugepage_size_text(*size), limit(*size)))
+        .collect()
 }
 
 /// Whether the pod has such a limit, or every container that shares its life with others.
@@ -145,6 +156,14 @@ mod tests {
         }));
         assert_eq!(shape(&of_pod(&p, false, Some(100))), (1024, -1, 1 << 30));
         assert_eq!(of_pod(&p, false, Some(100)).pids, Some(100));
+    }
+
+    #[test]
+    fn a_pod_has_the_huge_pages_of_its_limits_and_no_others() {
+        let both = json!({"cpu": "1", "hugepages-2Mi": "4Mi"});
+        let p = pod(&json!({"containers": [container(&both, &both), container(&both, &both)]}));
+        let wanted = [("2MB".to_owned(), 8 << 20), ("1GB".to_owned(), 0)];
+        assert_eq!(huge_pages(&p, &[2 << 20, 1 << 30]), wanted);
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub struct CgroupOptions {
     pub reserved: Amounts,
     /// Processes and threads a pod may have (`podPidsLimit`).
     pub pod_pids: Option<i64>,
+    /// Sizes of the machine's huge pages in bytes.
+    pub huge_pages: Vec<u64>,
 }
 
 impl Default for CgroupOptions {
@@ -26,6 +28,7 @@ impl Default for CgroupOptions {
             enforce_pods: true,
             reserved: Amounts::new(),
             pod_pids: None,
+            huge_pages: Vec::new(),
         }
     }
 }
@@ -99,8 +102,7 @@ impl PodCgroups {
     /// # Errors
     /// The group cannot be made or limited.
     pub(crate) fn ensure(&self, pod: &Pod, unthrottled: bool) -> Result<(), Error> {
-        let limits = limits::of_pod(pod, unthrottled, self.options.pod_pids);
-        Self::set(&self.group_of(pod), &limits)
+        Self::set(&self.group_of(pod), &self.limits(pod, unthrottled))
     }
 
     /// Gives a pod room for containers of the one size and of the other.
@@ -108,8 +110,15 @@ impl PodCgroups {
     /// # Errors
     /// The group cannot be made or limited.
     pub(crate) fn widen(&self, from: &Pod, to: &Pod, unthrottled: bool) -> Result<(), Error> {
-        let of = |pod| limits::of_pod(pod, unthrottled, self.options.pod_pids);
+        let of = |pod| self.limits(pod, unthrottled);
         Self::set(&self.group_of(to), &limits::either(&of(from), &of(to)))
+    }
+
+    fn limits(&self, pod: &Pod, unthrottled: bool) -> Limits {
+        Limits {
+            hugepages: limits::huge_pages(pod, &self.options.huge_pages),
+            ..limits::of_pod(pod, unthrottled, self.options.pod_pids)
+        }
     }
 
     /// The cgroup of all pods.
