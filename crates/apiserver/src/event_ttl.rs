@@ -48,7 +48,7 @@ async fn sweep(storage: &Storage, now: Timestamp) -> Result<usize, String> {
         let Ok(event) = storage::decode(pair) else {
             continue;
         };
-        if last_written(&event.value).is_none_or(|at| is_alive(at, now)) {
+        if last_written(&event.value, now).is_none_or(|at| is_alive(at, now)) {
             continue;
         }
         let namespace = davit_api::meta::namespace(&event.value);
@@ -70,18 +70,16 @@ fn is_alive(written: Timestamp, now: Timestamp) -> bool {
         || written > now
 }
 
-/// The latest of the times that writers of events set.
-fn last_written(event: &Value) -> Option<Timestamp> {
-    let times = [
-        "/metadata/creationTimestamp",
-        "/lastTimestamp",
-        "/eventTime",
-        "/series/lastObservedTime",
-    ];
-    times
+/// When an event was made, or the latest of the times that its writers set. Of theirs none counts that is later than an
+/// event written now would live: whoever may write events would have them stay for ever.
+fn last_written(event: &Value, now: Timestamp) -> Option<Timestamp> {
+    let time = |at: &str| event.pointer(at)?.as_str()?.parse().ok();
+    let told = ["/lastTimestamp", "/eventTime", "/series/lastObservedTime"];
+    let told = told
         .iter()
-        .filter_map(|at| event.pointer(at)?.as_str()?.parse().ok())
-        .max()
+        .filter_map(|at| time(at))
+        .filter(|at| now.checked_add(EVENT_TTL).is_ok_and(|latest| *at <= latest));
+    told.chain(time("/metadata/creationTimestamp")).max()
 }
 
 #[cfg(test)]
@@ -96,9 +94,13 @@ mod tests {
             "lastTimestamp": "2026-01-01T02:00:00Z", "eventTime": null,
             "series": { "lastObservedTime": "2026-01-01T01:00:00.000001Z" },
         });
-        let at = last_written(&event).unwrap();
-        assert_eq!(at.to_string(), "2026-01-01T02:00:00Z");
-        assert_eq!(last_written(&json!({})), None);
+        let at = |now: &str| last_written(&event, now.parse().unwrap());
+        let at = |now| at(now).unwrap().to_string();
+        assert_eq!(at("2026-01-01T02:10:00Z"), "2026-01-01T02:00:00Z");
+        // The clock of whoever wrote it may be ahead.
+        assert_eq!(at("2026-01-01T01:00:00Z"), "2026-01-01T02:00:00Z");
+        assert_eq!(at("2026-01-01T00:59:00Z"), "2026-01-01T01:00:00.000001Z");
+        assert_eq!(last_written(&json!({}), Timestamp::UNIX_EPOCH), None);
     }
 
     #[tokio::test]
@@ -110,19 +112,30 @@ mod tests {
         let registry = davit_registry::Registry::built_in(store, |_| true);
         let snapshot = registry.snapshot();
         let storage = &snapshot.by_group_resource("", "events").unwrap().storage;
-        for (name, time) in [
-            ("old", "2026-01-01T00:00:00Z"),
-            ("new", "2026-01-01T00:30:00Z"),
+        let never = "9999-12-30T00:00:00Z";
+        for (name, time, told) in [
+            ("old", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+            ("new", "2026-01-01T00:30:00Z", "2026-01-01T00:30:00Z"),
+            ("again", "2026-01-01T00:00:00Z", "2026-01-01T00:30:00Z"),
+            ("immortal", "2026-01-01T00:00:00Z", never),
         ] {
             let event = json!({
-                "apiVersion": "v1", "kind": "Event", "lastTimestamp": time,
+                "apiVersion": "v1", "kind": "Event", "lastTimestamp": told,
+                "eventTime": told, "series": { "lastObservedTime": told },
                 "metadata": { "name": name, "namespace": "default", "creationTimestamp": time },
             });
             storage.create("default", name, &event).await.unwrap();
         }
         let now = "2026-01-01T01:10:00Z".parse().unwrap();
-        assert_eq!(sweep(storage, now).await, Ok(1));
-        assert!(storage.get("default", "old").await.unwrap().is_none());
-        assert!(storage.get("default", "new").await.unwrap().is_some());
+        assert_eq!(sweep(storage, now).await, Ok(2));
+        for (name, stays) in [
+            ("old", false),
+            ("new", true),
+            ("again", true),
+            ("immortal", false),
+        ] {
+            let event = storage.get("default", name).await.unwrap();
+            assert_eq!(event.is_some(), stays, "{name}");
+        }
     }
 }
