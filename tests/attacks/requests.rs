@@ -329,6 +329,7 @@ fn requests_do_what_they_were_allowed_for() {
     reach::headers_that_claim(&t);
     names::names_that_are_requests(&t);
     definitions::of_built_in_kinds(&t);
+    definitions::columns_that_lead_far(&t);
     reach::endpoints_of_this_machine(&t);
     reach::nodes_of_this_machine(&t);
     reach::ephemeral_containers(&t);

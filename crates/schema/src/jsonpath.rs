@@ -4,6 +4,27 @@
 
 use serde_json::Value;
 
+/// How many filters may stand in one another.
+const DEPTH: usize = 16;
+
+/// How many values may still be looked at: each `..` or `*` of a path takes all that the one before it has found.
+#[derive(Debug)]
+pub struct Looks(usize);
+
+impl Looks {
+    /// For all columns of one object.
+    #[must_use]
+    pub fn of_a_row() -> Self {
+        Self(100_000)
+    }
+
+    fn spend(&mut self, count: usize) -> Option<()> {
+        let left = self.0.checked_sub(count);
+        self.0 = left.unwrap_or_default();
+        left.map(|_| ())
+    }
+}
+
 /// A path.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JsonPath(Vec<Step>);
@@ -61,10 +82,17 @@ impl JsonPath {
     /// # Errors
     /// When the text is no path.
     pub fn parse(text: &str) -> Result<Self, JsonPathError> {
-        let fail = |why| JsonPathError {
+        Self::parse_at(text, 0).map_err(|why| JsonPathError {
             path: text.to_owned(),
             why,
-        };
+        })
+    }
+
+    /// A path that stands in so many filters.
+    fn parse_at(text: &str, depth: usize) -> Result<Self, &'static str> {
+        if depth > DEPTH {
+            return Err("too many filters in one another");
+        }
         let inner = text.trim();
         let inner = inner
             .strip_prefix('{')
@@ -73,26 +101,30 @@ impl JsonPath {
         let mut steps = Vec::new();
         let mut rest = inner.strip_prefix(['$', '@']).unwrap_or(inner);
         while !rest.is_empty() {
-            rest = step(rest, &mut steps).map_err(fail)?;
+            rest = step(rest, &mut steps, depth)?;
         }
         Ok(Self(steps))
     }
 
-    /// The values at the path; none when something on the way is missing.
-    pub fn find<'a>(&self, value: &'a Value) -> Vec<&'a Value> {
+    /// The values at the path; none when something on the way is missing, or too much was looked at.
+    pub fn find<'a>(&self, value: &'a Value, looks: &mut Looks) -> Vec<&'a Value> {
+        self.follow(value, looks).unwrap_or_default()
+    }
+
+    fn follow<'a>(&self, value: &'a Value, looks: &mut Looks) -> Option<Vec<&'a Value>> {
         let mut found = vec![value];
         for step in &self.0 {
             let mut next = Vec::new();
             for value in found {
-                step.apply(value, &mut next);
+                step.apply(value, &mut next, looks)?;
             }
             found = next;
         }
-        found
+        Some(found)
     }
 }
 
-fn step<'t>(text: &'t str, steps: &mut Vec<Step>) -> Result<&'t str, &'static str> {
+fn step<'t>(text: &'t str, steps: &mut Vec<Step>, depth: usize) -> Result<&'t str, &'static str> {
     if let Some(rest) = text.strip_prefix("..") {
         steps.push(Step::Descend);
         return if rest.starts_with('[') {
@@ -111,7 +143,7 @@ fn step<'t>(text: &'t str, steps: &mut Vec<Step>) -> Result<&'t str, &'static st
     }
     if let Some(rest) = text.strip_prefix('[') {
         let end = closing(rest).ok_or("unterminated array")?;
-        steps.push(bracket(rest[..end].trim())?);
+        steps.push(bracket(rest[..end].trim(), depth)?);
         return Ok(&rest[end + 1..]);
     }
     field(text, steps)
@@ -165,7 +197,7 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-fn bracket(text: &str) -> Result<Step, &'static str> {
+fn bracket(text: &str, depth: usize) -> Result<Step, &'static str> {
     if text == "*" {
         return Ok(Step::All);
     }
@@ -173,13 +205,13 @@ fn bracket(text: &str) -> Result<Step, &'static str> {
         .strip_prefix("?(")
         .and_then(|inner| inner.strip_suffix(')'))
     {
-        return filter(inner.trim());
+        return filter(inner.trim(), depth);
     }
     if let Some(name) = quoted(text) {
         return Ok(Step::Field(name));
     }
     if text.contains(',') {
-        let parts = text.split(',').map(|part| bracket(part.trim()));
+        let parts = text.split(',').map(|part| bracket(part.trim(), depth));
         return parts.collect::<Result<_, _>>().map(Step::Union);
     }
     let number = |text: &str| -> Result<Option<i64>, &'static str> {
@@ -233,7 +265,7 @@ fn quoted(text: &str) -> Option<String> {
     Some(out)
 }
 
-fn filter(text: &str) -> Result<Step, &'static str> {
+fn filter(text: &str, depth: usize) -> Result<Step, &'static str> {
     const OPERATORS: [(&str, Operator); 6] = [
         ("==", Operator::Equal),
         ("!=", Operator::NotEqual),
@@ -253,9 +285,9 @@ fn filter(text: &str) -> Result<Step, &'static str> {
                     OPERATORS.iter().find(|(word, _)| rest.starts_with(word))
                 {
                     return Ok(Step::Filter {
-                        left: operand(text[..at].trim())?,
+                        left: operand(text[..at].trim(), depth)?,
                         operator: *operator,
-                        right: operand(rest[word.len()..].trim())?,
+                        right: operand(rest[word.len()..].trim(), depth)?,
                     });
                 }
             }
@@ -263,28 +295,41 @@ fn filter(text: &str) -> Result<Step, &'static str> {
         }
     }
     Ok(Step::Filter {
-        left: operand(text)?,
+        left: operand(text, depth)?,
         operator: Operator::Exists,
         right: Operand::Constant(Value::Null),
     })
 }
 
-fn operand(text: &str) -> Result<Operand, &'static str> {
+fn operand(text: &str, depth: usize) -> Result<Operand, &'static str> {
     if let Some(text) = quoted(text) {
         return Ok(Operand::Constant(Value::from(text)));
     }
     if text.starts_with(['@', '$', '.']) {
-        return JsonPath::parse(text)
-            .map(Operand::Path)
-            .map_err(|error| error.why);
+        return JsonPath::parse_at(text, depth + 1).map(Operand::Path);
     }
     serde_json::from_str(text)
         .map(Operand::Constant)
         .map_err(|_| "unrecognized operand")
 }
 
+impl Operand {
+    fn value<'v>(&'v self, item: &'v Value, looks: &mut Looks) -> Option<&'v Value> {
+        match self {
+            Operand::Constant(value) => Some(value),
+            Operand::Path(path) => path.find(item, looks).into_iter().next(),
+        }
+    }
+}
+
 impl Step {
-    fn apply<'a>(&self, value: &'a Value, out: &mut Vec<&'a Value>) {
+    fn apply<'a>(
+        &self,
+        value: &'a Value,
+        out: &mut Vec<&'a Value>,
+        looks: &mut Looks,
+    ) -> Option<()> {
+        let before = out.len();
         match self {
             Step::Field(name) => out.extend(value.get(name)),
             Step::All => match value {
@@ -299,24 +344,15 @@ impl Step {
                 step,
                 single,
             } => {
-                let Value::Array(items) = value else { return };
-                let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
-                let clamp = |at: i64| if at < 0 { at + length } else { at };
-                let start = clamp(start.unwrap_or(0));
-                let end = if *single {
-                    start + 1
-                } else {
-                    clamp(end.unwrap_or(length))
-                };
-                let mut at = start;
-                while at < end.min(length) {
-                    out.extend(usize::try_from(at).ok().and_then(|at| items.get(at)));
-                    at += step;
+                if let Value::Array(items) = value {
+                    let (start, end) = range(items.len(), *start, *end, *single);
+                    let step = usize::try_from(*step).unwrap_or(usize::MAX);
+                    out.extend(items.iter().take(end).skip(start).step_by(step));
                 }
             }
             Step::Union(steps) => {
                 for step in steps {
-                    step.apply(value, out);
+                    step.apply(value, out, looks)?;
                 }
             }
             Step::Filter {
@@ -325,12 +361,31 @@ impl Step {
                 right,
             } => {
                 if let Value::Array(items) = value {
-                    let keeps = |item: &&Value| holds(left, *operator, right, item);
+                    looks.spend(items.len())?;
+                    let keeps = |item: &&Value| holds(left, *operator, right, item, looks);
                     out.extend(items.iter().filter(keeps));
                 }
             }
         }
+        looks.spend(1 + out.len() - before)
     }
+}
+
+/// Which of so many elements a slice means: from the first to before the second. Those before the beginning are none.
+fn range(length: usize, start: Option<i64>, end: Option<i64>, single: bool) -> (usize, usize) {
+    let place = |at: i64| match usize::try_from(at) {
+        Ok(at) => Some(at),
+        Err(_) => length.checked_sub(usize::try_from(at.unsigned_abs()).ok()?),
+    };
+    let Some(start) = place(start.unwrap_or(0)) else {
+        return (0, 0);
+    };
+    let end = match end {
+        _ if single => start.saturating_add(1),
+        Some(end) => place(end).unwrap_or(0),
+        None => length,
+    };
+    (start, end)
 }
 
 fn descend<'a>(value: &'a Value, out: &mut Vec<&'a Value>) {
@@ -342,20 +397,20 @@ fn descend<'a>(value: &'a Value, out: &mut Vec<&'a Value>) {
     }
 }
 
-fn holds(left: &Operand, operator: Operator, right: &Operand, item: &Value) -> bool {
-    fn value<'v>(operand: &'v Operand, item: &'v Value) -> Option<&'v Value> {
-        match operand {
-            Operand::Constant(value) => Some(value),
-            Operand::Path(path) => path.find(item).into_iter().next(),
-        }
-    }
-    let Some(left) = value(left, item) else {
+fn holds(
+    left: &Operand,
+    operator: Operator,
+    right: &Operand,
+    item: &Value,
+    looks: &mut Looks,
+) -> bool {
+    let Some(left) = left.value(item, looks) else {
         return false;
     };
     if operator == Operator::Exists {
         return true;
     }
-    let Some(right) = value(right, item) else {
+    let Some(right) = right.value(item, looks) else {
         return false;
     };
     let order = match (left, right) {
@@ -388,7 +443,7 @@ mod tests {
 
     fn find(path: &str, value: &Value) -> Value {
         let found = JsonPath::parse(path).unwrap();
-        json!(found.find(value))
+        json!(found.find(value, &mut Looks::of_a_row()))
     }
 
     #[test]
@@ -413,11 +468,48 @@ mod tests {
         assert!(JsonPath::parse(".a[").is_err());
     }
 
+    #[test]
+    fn what_leads_far_finds_nothing() {
+        let nested = |depth| format!(".a{}{}", "[?(@".repeat(depth), ")]".repeat(depth));
+        assert!(JsonPath::parse(&nested(DEPTH)).is_ok());
+        assert!(JsonPath::parse(&nested(DEPTH + 1)).is_err());
+        assert!(JsonPath::parse(&nested(100_000)).is_err());
+
+        let list = json!({"list": [1, 2, 3]});
+        for (path, wanted) in [
+            (".list[-9223372036854775808:]", json!([])),
+            (".list[9223372036854775807]", json!([])),
+            (".list[-4]", json!([])),
+            (".list[-3:]", json!([1, 2, 3])),
+            (".list[:-1]", json!([1, 2])),
+            (".list[:-9223372036854775808]", json!([])),
+            (
+                ".list[0:9223372036854775807:9223372036854775807]",
+                json!([1]),
+            ),
+        ] {
+            assert_eq!(find(path, &list), wanted, "{path}");
+        }
+
+        let chain = (0..100).fold(json!(1), |inner, _| json!({ "a": inner }));
+        assert_eq!(find("..a..a", &chain).as_array().map(Vec::len), Some(4950));
+        assert_eq!(find("..a..a..a..a..a..a", &chain), json!([]));
+        let many = json!({ "list": vec![json!([[1], 2]); 1000] });
+        let union = format!(".list[{}*]", "*,".repeat(1000));
+        assert_eq!(find(&union, &many), json!([]));
+        let filters = ".list[?(@[?(@..[?(@)])])]";
+        assert_eq!(
+            find(filters, &json!({ "list": vec![many; 1000] })),
+            json!([])
+        );
+    }
+
     proptest! {
         #[test]
         fn no_text_makes_it_panic(text in "[.a\\[\\]*?()@=\"':,0-9\\\\-]{0,16}") {
             if let Ok(path) = JsonPath::parse(&text) {
-                let _ = path.find(&json!({"a": [{"a": 1}, [2]]}));
+                let value = json!({"a": [{"a": 1}, [2]]});
+                let _ = path.find(&value, &mut Looks::of_a_row());
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Definitions of custom kinds that are called as a built-in one: their objects would be its, which nobody then validates, and
-//! which all go when the definition goes.
+//! Definitions of custom kinds: those that are called as a built-in one, whose objects would be its, which nobody then
+//! validates, and which all go when the definition goes; and those whose columns lead far.
 
 use super::{SOON, Target};
 use serde_json::{Value, json};
@@ -73,4 +73,36 @@ pub(super) fn of_built_in_kinds(t: &Target) {
         !t.allowed("root", "/apis/networking.k8s.io/v1/networkpolicies")
             .contains("nobodys")
     );
+}
+
+/// Columns with filters in filters, with indexes before the beginning of a list, and with paths that each find all of what the
+/// one before has found: the server goes on, and shows nothing there.
+pub(super) fn columns_that_lead_far(t: &Target) {
+    let nested = format!(".spec{}{}", "[?(@".repeat(20_000), ")]".repeat(20_000));
+    let paths = [
+        &*nested,
+        ".spec.list[-9223372036854775807:]",
+        ".spec..a..a..a..a..a..a",
+        ".metadata.name",
+    ];
+    let mut far = definition("far.example", "fars", "Far", "Cluster");
+    far["metadata"]["annotations"] = json!({});
+    let columns = paths.iter().enumerate();
+    far["spec"]["versions"][0]["additionalPrinterColumns"] = columns
+        .map(|(i, path)| json!({ "name": format!("c{i}"), "type": "string", "jsonPath": path }))
+        .collect();
+    t.write(&format!("POST {DEFINITIONS}"), &far);
+    let objects = "/apis/far.example/v9/fars";
+    wait(t, objects, |code, _| code == 200);
+    let chain = (0..100).fold(json!(1), |inner, _| json!({ "a": inner }));
+    let spec = json!({ "list": [1], "chain": chain });
+    let object = json!({
+        "apiVersion": "far.example/v9", "kind": "Far", "metadata": { "name": "far" }, "spec": spec,
+    });
+    t.write(&format!("POST {objects}"), &object);
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let answer = t.send("root", &format!("GET {objects}"), &[("Accept", table)], "");
+    let wanted = r#""cells":["far",null,null,null,null]"#;
+    assert!(answer.body.contains(wanted), "{}", answer.body);
+    t.delete(&format!("DELETE {DEFINITIONS}/fars.far.example"));
 }

@@ -1,6 +1,6 @@
 //! Columns of tables of custom kinds.
 
-use davit_schema::jsonpath::JsonPath;
+use davit_schema::jsonpath::{JsonPath, Looks};
 use davit_schema::table::human_duration;
 use serde_json::{Value, json};
 
@@ -75,11 +75,10 @@ impl Columns {
 
     /// The cells of an object.
     pub fn cells(&self, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        let mut looks = Looks::of_a_row();
         let own = self.0.iter().map(|column| {
-            let found = column
-                .path
-                .as_ref()
-                .and_then(|path| path.find(object).into_iter().next());
+            let path = column.path.as_ref();
+            let found = path.and_then(|path| path.find(object, &mut looks).into_iter().next());
             found.map_or(Value::Null, |value| cell(&column.kind, value, now))
         });
         std::iter::once(Value::from(crate::object::name(object)))
