@@ -339,6 +339,7 @@ fn requests_do_what_they_were_allowed_for() {
     services::statuses_that_end_watches(&t);
     bodies::patches_that_nest(&t);
     bodies::managers_that_grow(&t);
+    bodies::finalizers_that_multiply(&t);
     bodies::names_that_multiply(&t);
     bodies::selectors_that_multiply(&t);
 }

@@ -46,6 +46,21 @@ pub(super) fn managers_that_grow(t: &Target) {
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
+/// As many finalizers as a body has room for, each of which a deletion looked for among all others.
+pub(super) fn finalizers_that_multiply(t: &Target) {
+    let finalizers: Vec<String> = (0..150_000).map(|n| format!("a.b/{n}")).collect();
+    let map = json!({ "metadata": { "name": "held", "finalizers": finalizers } }).to_string();
+    let kind = [("Content-Type", JSON)];
+    let answer = t.send("ed", &format!("POST {MAPS}"), &kind, &map);
+    assert_eq!(answer.code, 201, "{} bytes", answer.body.len());
+    let begun = Instant::now();
+    let answer = t.send("ed", &format!("DELETE {MAPS}/held"), &[], "");
+    assert_eq!(answer.code, 200, "{} bytes", answer.body.len());
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    let release = json!({ "metadata": { "finalizers": null } });
+    t.write(&format!("PATCH {MAPS}/held"), &release);
+}
+
 /// Each bad character of a name is a fault that shows the name.
 pub(super) fn names_that_multiply(t: &Target) {
     let line = format!("POST {MAPS}?fieldManager={}", "%01".repeat(10_000));

@@ -432,7 +432,7 @@ impl Writer<'_> {
             finalizers.push(FOREGROUND.to_owned());
         }
         // the order of the list is not a change
-        let same = finalizers.len() == before.len() && finalizers.iter().all(|name| has(name));
+        let same = (orphan, foreground) == (has(ORPHAN), has(FOREGROUND));
         if same { before.to_vec() } else { finalizers }
     }
 }
