@@ -340,6 +340,7 @@ fn requests_do_what_they_were_allowed_for() {
     bodies::patches_that_nest(&t);
     bodies::managers_that_grow(&t);
     bodies::finalizers_that_multiply(&t);
+    bodies::finalizers_that_nobody_is_told(&t);
     bodies::names_that_multiply(&t);
     bodies::selectors_that_multiply(&t);
 }

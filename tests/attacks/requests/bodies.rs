@@ -61,6 +61,25 @@ pub(super) fn finalizers_that_multiply(t: &Target) {
     t.write(&format!("PATCH {MAPS}/held"), &release);
 }
 
+/// What holds a namespace that is being deleted is in its status, which had no room for so much.
+pub(super) fn finalizers_that_nobody_is_told(t: &Target) {
+    let namespace = "/api/v1/namespaces/crowded";
+    let named = json!({ "metadata": { "name": "crowded" } });
+    t.write("POST /api/v1/namespaces", &named);
+    let names = ["a", "b", "c"];
+    for name in names {
+        let held = (0..50_000).map(|n| format!("{name}.example.com/{n}"));
+        let held = json!({ "metadata": { "name": name, "finalizers": held.collect::<Vec<_>>() } });
+        t.write(&format!("POST {namespace}/configmaps"), &held);
+    }
+    t.delete(&format!("DELETE {namespace}"));
+    t.eventually("root", namespace, "SomeFinalizersRemain");
+    for name in names {
+        let release = json!({ "metadata": { "finalizers": null } });
+        t.write(&format!("PATCH {namespace}/configmaps/{name}"), &release);
+    }
+}
+
 /// Each bad character of a name is a fault that shows the name.
 pub(super) fn names_that_multiply(t: &Target) {
     let line = format!("POST {MAPS}?fieldManager={}", "%01".repeat(10_000));

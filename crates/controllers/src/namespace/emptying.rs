@@ -17,6 +17,9 @@ use std::time::Duration;
 const AT_ONCE: usize = 16;
 const KIND_DEADLINE: Duration = Duration::from_secs(20);
 
+/// Finalizers that a condition names: with all those that objects have room for, the namespace's status would have none itself.
+const TOLD: usize = 100;
+
 /// What is left in a namespace after one round of deletion.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Remains {
@@ -66,10 +69,10 @@ impl Remains {
             .objects
             .iter()
             .map(|(resource, n)| format!("{resource} has {n} resource instances"));
-        let finalizers = self
-            .finalizers
-            .iter()
-            .map(|(name, n)| format!("{name} in {n} resource instances"));
+        let finalizers = self.finalizers.iter().take(TOLD);
+        let finalizers = finalizers.map(|(name, n)| format!("{name} in {n} resource instances"));
+        let untold = self.finalizers.len().saturating_sub(TOLD);
+        let untold = (untold > 0).then(|| format!("{untold} others"));
         vec![
             condition(
                 "NamespaceDeletionDiscoveryFailure",
@@ -120,7 +123,7 @@ impl Remains {
             condition(
                 "NamespaceFinalizersRemaining",
                 (!self.finalizers.is_empty()).then(|| {
-                    let names = listed(finalizers.collect());
+                    let names = listed(finalizers.chain(untold).collect());
                     (
                         "SomeFinalizersRemain",
                         format!("Some content in the namespace has finalizers remaining: {names}"),
@@ -361,5 +364,18 @@ mod tests {
             message,
             "Some resources are remaining: pods. has 2 resource instances"
         );
+    }
+
+    #[test]
+    fn a_condition_has_room_for_its_finalizers() {
+        let finalizers = (0..100_000).map(|n| (format!("a.b/{n:06}"), 1));
+        let remains = Remains {
+            finalizers: finalizers.collect(),
+            ..Remains::default()
+        };
+        let message = remains.conditions()[4].message.clone().unwrap();
+        assert!(message.len() < 10_000, "{} bytes", message.len());
+        let wanted = "a.b/000099 in 1 resource instances, 99900 others";
+        assert!(message.ends_with(wanted), "{message}");
     }
 }
