@@ -18,6 +18,7 @@ import { NodePage } from "./views/node";
 import { NodeList } from "./views/nodes";
 import { PodPage } from "./views/pod";
 import { PodList } from "./views/pods";
+import { Guarded } from "./ui/parts";
 import "./ui/theme";
 
 function View() {
@@ -41,7 +42,8 @@ function title(): string {
 
 function Console() {
   if (!isLoggedIn.value) return <Login />;
-  return <Frame title={title()}><View /></Frame>;
+  const view = <Guarded of={route.value.join("/")} what="Something that is to be shown here"><View /></Guarded>;
+  return <Frame title={title()}>{view}</Frame>;
 }
 
 effect(() => {

@@ -151,6 +151,26 @@ try {
     await accessible("changes");
   });
 
+  await step("records that others wrote in a form of their own leave the page as it is", async () => {
+    const { metadata } = await api(admin, "GET", "/api/v1/namespaces/default/pods/too-hungry");
+    const records = { verdict: ['{"at":"9999-01-01T00:00:00Z"}', "null", "[]", '{"at":5,"nodes":[null]}'], refusal: ['{"options":5}'] };
+    const made = [];
+    for (const [kind, texts] of Object.entries(records)) {
+      for (const record of texts) {
+        const event = {
+          apiVersion: "v1", kind: "Event", metadata: { generateName: "record-", namespace: "default", annotations: { [`davit.dev/${kind}`]: record } },
+          reason: "Record", message: "of another", involvedObject: { kind: "Pod", namespace: "default", name: "too-hungry", uid: metadata.uid }, lastTimestamp: new Date().toISOString(),
+        };
+        made.push(await api(admin, "POST", "/api/v1/namespaces/default/events", event));
+      }
+    }
+    await goTo(here.page, "pods/default/too-hungry", ".panel:has-text('Containers')");
+    assert.equal(await at(".hindrance:has-text('in a form that is not known')").count(), 2);
+    await accessible("strange records");
+    await goTo(here.page, "cluster", ".tile:has-text('Nodes')");
+    for (const event of made) await api(admin, "DELETE", `/api/v1/namespaces/default/events/${event.metadata.name}`);
+  });
+
   await step("markup in names, messages, attributes and logs stays text", async () => {
     const markup = `<img src=x onerror="alert(1)"><script>alert(2)</script>`;
     const event = {

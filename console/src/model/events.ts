@@ -128,7 +128,8 @@ export interface Misfit {
 function parsed<T>(texts: string[]): T[] {
   return texts.flatMap((text) => {
     try {
-      return [JSON.parse(text) as T];
+      const record: unknown = JSON.parse(text);
+      return typeof record === "object" && record !== null ? [record as T] : [];
     } catch {
       return [];
     }

@@ -1,5 +1,5 @@
 /** The small pieces that all views are made of. */
-import type { ComponentChildren } from "preact";
+import { Component, type ComponentChildren } from "preact";
 import type { Collection, Row, State, Stored } from "../api/collection";
 import { namespace } from "../api/session";
 import { age } from "../model/amounts";
@@ -74,6 +74,24 @@ export function Hindrance({ of, what }: { of: Collection<Stored & never, Row> | 
     return <div class="hindrance" role="status"><strong>The {what} cannot be read just now; trying again.</strong><p>{why}</p></div>;
   }
   return null;
+}
+
+/** What others wrote may have a form of its own: then this stands in its place, until `of` is another, and the rest goes on. */
+export class Guarded extends Component<{ what: string; of: string; children: ComponentChildren }, { of: string; failed: boolean }> {
+  override state = { of: this.props.of, failed: false };
+
+  static getDerivedStateFromError() {
+    return { failed: true };
+  }
+
+  static getDerivedStateFromProps(props: { of: string }, state: { of: string }) {
+    return props.of === state.of ? null : { of: props.of, failed: false };
+  }
+
+  override render() {
+    if (!this.state.failed) return this.props.children;
+    return <div class="hindrance" role="status"><strong>{this.props.what} is in a form that is not known.</strong></div>;
+  }
 }
 
 /** Where an object should be shown that another namespace has than the one that is looked at. */

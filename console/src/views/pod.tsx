@@ -6,7 +6,7 @@ import { allDevices, tables, type TableDevice } from "../model/devices";
 import { events, latestMisfit, latestVerdict } from "../model/events";
 import { pods, type PodRow } from "../model/pods";
 import { to } from "../route";
-import { Ago, Facts, Head, Elsewhere, Hindrance, Mark, Nothing, Panel, Tabs } from "../ui/parts";
+import { Ago, Facts, Guarded, Head, Elsewhere, Hindrance, Mark, Nothing, Panel, Tabs } from "../ui/parts";
 import { EventLines } from "./events";
 import { Logs } from "./logs";
 import { ObjectText } from "./object";
@@ -83,14 +83,15 @@ function Overview({ pod }: { pod: PodRow }) {
   const about = useMemo(() => events.rows().filter((e) => e.uid === pod.uid), [events.version.value, pod.uid]);
   const verdict = pod.node === "" ? latestVerdict(about) : undefined;
   const misfit = latestMisfit(about);
+  const news = String(events.version.value);
   const asks = pod.wants.map(([name, n]) => `${n} of ${name}`).join(", ");
   return (
     <div class="scroll">
       {pod.why !== "" && <p class={`lead${pod.state === "Refused" || pod.state === "Failed" ? " bad" : ""}`}>{pod.why}</p>}
       <div class="panels">
-        {verdict && <VerdictView verdict={verdict} />}
+        {verdict && <Guarded of={news} what="The scheduler's record"><VerdictView verdict={verdict} /></Guarded>}
         {pod.state === "Pending" && !verdict && events.state.value === "denied" && <Hindrance of={events} what="events, which have the scheduler's verdict" />}
-        {misfit && <MisfitView misfit={misfit} node={pod.node} />}
+        {misfit && <Guarded of={news} what="The node's record"><MisfitView misfit={misfit} node={pod.node} /></Guarded>}
         <Holdings pod={pod} />
         <Containers pod={pod} />
         <Panel title="What it is">
