@@ -330,6 +330,7 @@ fn requests_do_what_they_were_allowed_for() {
     names::names_that_are_requests(&t);
     definitions::of_built_in_kinds(&t);
     definitions::columns_that_lead_far(&t);
+    definitions::defaults_that_multiply(&t);
     reach::endpoints_of_this_machine(&t);
     reach::nodes_of_this_machine(&t);
     reach::ephemeral_containers(&t);

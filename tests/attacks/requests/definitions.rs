@@ -106,3 +106,31 @@ pub(super) fn columns_that_lead_far(t: &Target) {
     assert!(answer.body.contains(wanted), "{}", answer.body);
     t.delete(&format!("DELETE {DEFINITIONS}/fars.far.example"));
 }
+
+/// A list of very many empty objects, each of which gets a default: what they come to is refused before there is no memory left.
+pub(super) fn defaults_that_multiply(t: &Target) {
+    let mut filled = definition("filled.example", "fulls", "Full", "Cluster");
+    filled["metadata"]["annotations"] = json!({});
+    let text = json!({ "type": "string", "default": "x".repeat(10_000) });
+    let item = json!({ "type": "object", "properties": { "text": text } });
+    let list = json!({ "type": "array", "items": item });
+    filled["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
+        json!({ "type": "object", "properties": { "list": list } });
+    t.write(&format!("POST {DEFINITIONS}"), &filled);
+    let objects = "/apis/filled.example/v9/fulls";
+    wait(t, objects, |code, _| code == 200);
+    let object = |items: usize| {
+        json!({
+            "apiVersion": "filled.example/v9", "kind": "Full",
+            "metadata": { "name": format!("with-{items}") }, "list": vec![json!({}); items],
+        })
+    };
+    t.write(&format!("POST {objects}"), &object(100));
+    let kind = [("Content-Type", "application/json")];
+    let line = format!("POST {objects}");
+    let begun = Instant::now();
+    let answer = t.send("root", &line, &kind, &object(100_000).to_string());
+    assert_eq!(answer.code, 413, "{} bytes", answer.body.len());
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    t.delete(&format!("DELETE {DEFINITIONS}/fulls.filled.example"));
+}
