@@ -41,7 +41,10 @@ impl ServedComponent for ServedScheduler {
 #[derive(Debug)]
 struct PodResources(Scheduler);
 
-const METRICS: [(&str, &str, fn(&Pod) -> Resources); 2] = [
+/// A metric's name, what it is, and its amounts of a pod.
+type PodMetric = (&'static str, &'static str, fn(&Pod) -> Resources);
+
+const METRICS: [PodMetric; 2] = [
     (
         "kube_pod_resource_request",
         "What a pod asks for, as the scheduler and its node count it",
