@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerStatus, NodeAllocatableResourceClaimStatus, Pod, PodSpec,
+    ResourceRequirements,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -360,17 +361,24 @@ fn together<'a>(spec: &'a PodSpec, of: impl Fn(&'a Container) -> Amounts<'a>) ->
     sum
 }
 
+/// The requests or the limits of a pod by its spec alone, those that it has as a whole before those of its containers.
+fn by_spec(
+    spec: &PodSpec,
+    list: fn(&ResourceRequirements) -> Option<&ResourceList>,
+) -> Amounts<'_> {
+    let mut sum = together(spec, |container| {
+        amounts(container.resources.as_ref().and_then(list))
+    });
+    sum.extend(level(spec.resources.as_ref().and_then(list)));
+    sum
+}
+
 /// What a pod asks for by its spec alone, whatever it was given.
 pub fn spec_requests(pod: &Pod) -> Resources {
     let Some(spec) = &pod.spec else {
         return Resources::default();
     };
-    let mut sum = together(spec, |c| {
-        amounts(c.resources.as_ref().and_then(|r| r.requests.as_ref()))
-    });
-    sum.extend(level(
-        spec.resources.as_ref().and_then(|r| r.requests.as_ref()),
-    ));
+    let mut sum = by_spec(spec, |resources| resources.requests.as_ref());
     add(&mut sum, &amounts(spec.overhead.as_ref()));
     resources(sum)
 }
@@ -380,12 +388,7 @@ pub fn spec_limits(pod: &Pod) -> Resources {
     let Some(spec) = &pod.spec else {
         return Resources::default();
     };
-    let mut sum = together(spec, |c| {
-        amounts(c.resources.as_ref().and_then(|r| r.limits.as_ref()))
-    });
-    sum.extend(level(
-        spec.resources.as_ref().and_then(|r| r.limits.as_ref()),
-    ));
+    let mut sum = by_spec(spec, |resources| resources.limits.as_ref());
     let mut overhead = amounts(spec.overhead.as_ref());
     overhead.retain(|name, _| sum.get(name).is_some_and(|limit| *limit != 0));
     add(&mut sum, &overhead);
