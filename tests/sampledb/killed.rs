@@ -40,13 +40,7 @@ fn item_133_an_operator_that_is_killed_at_random_makes_nothing_twice() {
 /// Everything that can be asked of a database, and that each was done once.
 fn changes(story: &Story, name: &str) {
     let apply = |name: &str, version: u32, more: &str| {
-        let file = story.cluster.dir.path().join("wanted.yaml");
-        std::fs::write(&file, database(name, "sqlite", version, more)).unwrap();
-        story.eventually("the webhook answers", || {
-            story
-                .try_run(&["apply", "-f", file.to_str().unwrap()])
-                .is_ok()
-        });
+        story.apply(&database(name, "sqlite", version, more));
     };
     let once = |job: &str| {
         let pods = [

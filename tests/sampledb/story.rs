@@ -1,6 +1,6 @@
 //! A cluster with the operator and its images, and what tests do in it.
 
-use crate::harness::{self, Cluster, any_kubectl, kubectl_stdin, root, run, tests_dir};
+use crate::harness::{self, Cluster, any_kubectl, root, run, tests_dir};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -108,13 +108,21 @@ impl Story {
         println!("{what} after {:.1} s", self.begun.elapsed().as_secs_f32());
     }
 
+    /// Runs kubectl; again as long as the API server does not reach the operator's webhook: a replica that ends is an
+    /// endpoint of the Service for a moment longer.
     pub(crate) fn try_run(&self, args: &[&str]) -> Result<String, String> {
-        let out = harness::output(self.cluster.kubectl(&self.kubectl).args(args));
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        if out.status.success() {
-            Ok(text(&out.stdout))
-        } else {
-            Err(text(&out.stderr))
+        let end = Instant::now() + STEP;
+        loop {
+            let out = harness::output(self.cluster.kubectl(&self.kubectl).args(args));
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            if out.status.success() {
+                return Ok(text(&out.stdout));
+            }
+            let error = text(&out.stderr);
+            if !error.contains("failed calling webhook") || Instant::now() > end {
+                return Err(error);
+            }
+            std::thread::sleep(Duration::from_millis(200));
         }
     }
 
@@ -124,12 +132,9 @@ impl Story {
     }
 
     pub(crate) fn apply(&self, manifest: &str) {
-        kubectl_stdin(
-            &self.cluster,
-            &self.kubectl,
-            &["apply", "-f", "-"],
-            manifest,
-        );
+        let file = self.cluster.dir.path().join("applied.yaml");
+        std::fs::write(&file, manifest).unwrap();
+        self.run(&["apply", "-f", file.to_str().unwrap()]);
     }
 
     /// A field of an object, empty when it is not there.
@@ -218,9 +223,18 @@ impl Story {
 
     /// Writes rows; once more when it was not told that they are written.
     pub(crate) fn add(&self, name: &str, first: u64, last: u64) {
-        let (first, last) = (first.to_string(), last.to_string());
+        self.write(name, &["add", &first.to_string(), &last.to_string()]);
+    }
+
+    /// Writes one row without a text, likewise.
+    pub(crate) fn add_empty(&self, name: &str, row: u64) {
+        let row = row.to_string();
+        self.write(name, &["add", &row, &row, "--value", ""]);
+    }
+
+    fn write(&self, name: &str, args: &[&str]) {
         self.eventually(&format!("{name} takes rows"), || {
-            self.client(name, &["add", &first, &last]).is_ok()
+            self.client(name, args).is_ok()
         });
     }
 
