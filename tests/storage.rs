@@ -5,6 +5,7 @@ mod block;
 mod csi;
 mod faults;
 mod flex;
+mod limits;
 
 use crate::harness;
 use harness::{Cluster, any_kubectl, kubectl_stdin, root};

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A running pod's volumes are looked at once a minute.
-const LOOK: Duration = Duration::from_secs(100);
+pub(super) const LOOK: Duration = Duration::from_secs(100);
 
 /// Loop devices, which need the kernel's driver and a program.
 pub(super) fn loop_devices() -> Option<()> {
@@ -24,7 +24,7 @@ pub(super) fn losetup(args: &[&str]) -> String {
 }
 
 /// Whether the kernel lets this process grow file systems (CAP_SYS_RESOURCE).
-fn may_resize() -> bool {
+pub(super) fn may_resize() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
     u64::from_str_radix(line.unwrap().trim(), 16).unwrap() & (1 << 24) != 0

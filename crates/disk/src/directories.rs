@@ -52,6 +52,9 @@ pub enum DirectoryError {
     /// Something is mounted in it.
     #[error("something is mounted at {0}")]
     Mounted(PathBuf),
+    /// Data that is copied only while nobody changes it.
+    #[error("volume {0}, the data source, is in use: it is copied when no pod has it")]
+    InUse(String),
     /// There was data, and now there is none.
     #[error("the directory {0} is gone, and the volume's data with it")]
     Lost(PathBuf),

@@ -33,14 +33,11 @@ const NOTEWORTHY: u64 = 100;
 /// Keeps local volumes below `root` until `cancel`.
 pub(crate) async fn run(ctx: Arc<Context>, root: PathBuf, cancel: CancellationToken) {
     let opened = tokio::task::spawn_blocking(move || Directories::open(&root)).await;
-    let directories = match opened.map_err(|e| e.to_string()) {
-        Ok(Ok(directories)) => directories,
-        Ok(Err(error)) => {
-            tracing::error!(%error, "this node keeps no local volumes");
-            return cancel.cancelled().await;
-        }
+    let opened = opened.map_err(|e| e.to_string());
+    let directories = match opened.and_then(|opened| opened.map_err(|e| e.to_string())) {
+        Ok(directories) => directories,
         Err(error) => {
-            tracing::error!(%error, "this node keeps no local volumes");
+            tracing::error!(error, "this node keeps no local volumes");
             return cancel.cancelled().await;
         }
     };
@@ -115,9 +112,9 @@ fn wish(volume: &PersistentVolume) -> Wish {
     }
 }
 
-/// The size of a device as its node is to say it.
+/// The size of an image as its node is to say it.
 fn told_size(volume: &PersistentVolume) -> Option<u64> {
-    local::is_device(volume).then(|| local::wanted_bytes(volume))
+    local::is_image(volume).then(|| local::wanted_bytes(volume))
 }
 
 fn said_size(volume: &PersistentVolume) -> Option<u64> {
@@ -161,9 +158,21 @@ impl Keeper {
                     continue;
                 };
                 let (directories, form) = (self.directories.clone(), form_of(&volume));
+                let mut alone = None;
+                if local::has_file_system(&volume) {
+                    // What its file system still holds back would be missing.
+                    alone = self.ctx.volumes.keep_unmounted(&source).await;
+                    if alone.is_none() {
+                        let in_use = DirectoryError::InUse(source);
+                        self.report(&volume, Wish::Make, &in_use);
+                        continue;
+                    }
+                }
                 let copied =
                     tokio::task::spawn_blocking(move || directories.copy(&record, form, &source));
-                match copied.await {
+                let copied = copied.await;
+                drop(alone);
+                match copied {
                     Ok(Ok(true)) => self.copied.notify_one(),
                     Ok(Ok(false)) => {}
                     Ok(Err(error)) => self.report(&volume, Wish::Make, &error),
@@ -192,7 +201,12 @@ impl Keeper {
         if wish == Wish::Nothing || wish == Wish::Find && lost.contains(&name) {
             return true;
         }
-        let is_used = || self.ctx.volumes.is_local_volume_used(&name) || self.is_source(&name);
+        let volumes = &self.ctx.volumes;
+        let is_used = || {
+            volumes.is_local_volume_used(&name)
+                || volumes.is_local_volume_mounted(&name)
+                || self.is_source(&name)
+        };
         if wish == Wish::Remove && is_used() {
             return false;
         }

@@ -1,15 +1,16 @@
 //! Persistent volumes of type `local`: a directory of the node, or a device with or without a file system (spec storage.md
 //! 7.2).
 
+mod image;
+
 use super::block::{self, DeviceMap};
 use super::claims::Claimed;
 use super::error::{Cause, io_error};
 use super::node_expand::When;
 use super::{Ready, Volumes, blocking, device_mount, fs_group, mount_options};
-use davit_disk::{Directories, VolumeRecord};
+use davit_disk::VolumeRecord;
 use davit_pods::pod::PodExt;
 use davit_volume::binding::{claim_ref, uid_of};
-use davit_volume::local::State;
 use k8s_openapi::api::core::v1::{LocalVolumeSource, PersistentVolume, Pod};
 use rustix::fs::FileType;
 use std::io;
@@ -67,7 +68,7 @@ pub(super) async fn set_up(
     let shared = volumes.others_with(pod.uid(), PLUGIN, name);
     let fresh = !volumes.is_mounted(&target)?;
     if fresh {
-        let directory = volumes.local_directory(name, source).await?;
+        let directory = volumes.local_directory(claimed, source).await?;
         let (mounter, to) = (volumes.mounter.clone(), target.clone());
         let paths = volumes.paths.clone();
         blocking(move || {
@@ -93,12 +94,7 @@ pub(super) async fn set_up(
         fs_group::apply(volumes, pod, &target).await?;
     }
     let when = When::of(!fresh);
-    let global = volumes.local_mount(name);
-    let grow = async |_| match volumes.is_mounted(&global)? {
-        true => Ok(device_mount::grow(Path::new(&source.path), &global).await?),
-        // A directory is as large as its file system.
-        false => Ok(()),
-    };
+    let grow = async |_| volumes.grow_local(claimed, source).await;
     volumes.expand(pod, claimed, when, grow).await?;
     Ok(Ready::Directory {
         path: target,
@@ -119,15 +115,14 @@ async fn device(
     let image = volumes.own_image(claimed)?;
     let is_own = image.is_some();
     let device = blocking(move || {
-        let Some((directories, record)) = image else {
+        let Some(image) = image else {
             let device = block::open(&path)?;
             marked.mark(&uid)?;
             return Ok(device);
         };
         // The mark says that the image may have a device.
         marked.mark(&uid)?;
-        let device = directories.attach(&record);
-        block::open(&device.map_err(|e| Cause::Claim(e.to_string()))?)
+        block::open(&image.attach()?)
     })
     .await?;
     let path = volumes.map_device(pod, PLUGIN, name, &map, device).await?;
@@ -157,23 +152,16 @@ fn find(path: &str) -> Result<LocalPath, Cause> {
 }
 
 impl Volumes {
-    /// Where the image of a device is that davit's own provisioner keeps on this node.
-    fn own_image(&self, claimed: &Claimed) -> Result<Option<(Directories, VolumeRecord)>, Cause> {
-        let Some(record) = own_record(&claimed.volume) else {
-            return Ok(None);
-        };
-        if State::of(&claimed.volume.metadata) != Some(State::Ready) {
-            return Err(Cause::Claim("its device is not made yet".to_owned()));
-        }
-        Ok(self.own.clone().map(|directories| (directories, record)))
-    }
-
-    /// The directory of a volume, with the file system on its device mounted if it is one.
+    /// The directory of a volume, with the file system on its device or image mounted if it has one.
     async fn local_directory(
         &self,
-        name: &str,
+        claimed: &Claimed,
         source: &LocalVolumeSource,
     ) -> Result<OwnedFd, Cause> {
+        let name = claimed.name();
+        if let Some(image) = self.own_image(claimed)? {
+            return self.image_directory(name, image).await;
+        }
         let path = source.path.clone();
         if let LocalPath::Directory(directory) = blocking(move || find(&path)).await? {
             return Ok(directory);
@@ -181,15 +169,21 @@ impl Volumes {
         let global = self.local_mount(name);
         if !self.is_mounted(&global)? {
             self.make_volume_dir(&global).await?;
-            let wanted = device_mount::Wanted {
-                device: Path::new(&source.path),
-                target: &global,
-                fs_type: source.fs_type.as_deref().unwrap_or_default(),
-                read_only: false,
-            };
-            device_mount::format_and_mount(&self.mounter, wanted).await?;
+            let fs_type = source.fs_type.as_deref().unwrap_or_default();
+            let device = Path::new(&source.path);
+            self.mount_local(device, &global, fs_type).await?;
         }
         blocking(move || block::open(&global)).await
+    }
+
+    async fn mount_local(&self, device: &Path, at: &Path, fs_type: &str) -> Result<(), Cause> {
+        let wanted = device_mount::Wanted {
+            device,
+            target: at,
+            fs_type,
+            read_only: false,
+        };
+        Ok(device_mount::format_and_mount(&self.mounter, wanted).await?)
     }
 
     /// Where the file system on a device is mounted for all pods.
@@ -239,8 +233,13 @@ impl Volumes {
             return;
         }
         let (mounter, at) = (self.mounter.clone(), dir.to_owned());
+        let (own, name) = (self.own.clone(), volume.to_owned());
         let unmounted = tokio::task::spawn_blocking(move || {
             mounter.unmount(&at)?;
+            // Before the directory goes, which says that there may be a device to take away.
+            if let Some(own) = own {
+                own.detach(&name).map_err(io::Error::other)?;
+            }
             std::fs::remove_dir(&at)
         });
         if let Err(error) = unmounted.await.map_err(io::Error::other).flatten() {

@@ -3,6 +3,7 @@
 
 use davit_api::selector::Labels;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -22,13 +23,15 @@ pub const NODE_LABEL: &str = "local.davit.dev/node";
 pub const STATE: &str = "local.davit.dev/state";
 /// Annotation of a node that keeps volumes: a [`NodeStorage`] in JSON.
 pub const STORAGE: &str = "local.davit.dev/storage";
-/// Annotation of a volume with `volumeMode: Block`: the bytes that its node has made it.
+/// Annotation of a volume that is an image: the bytes that its node has made it.
 pub const SIZE: &str = "local.davit.dev/size";
 /// Annotation of a volume that begins as a copy of another one of its node: that one's name.
 pub const SOURCE: &str = "local.davit.dev/source";
-/// Directory of the data below a volume's own.
+/// Parameter of a class, and annotation of a volume: what holds its data to its size, a [`VolumeLimit`].
+pub const LIMIT: &str = "davit.dev/limit";
+/// Directory of the data below a volume's own, and at the root of the file system on an image.
 pub const DATA: &str = "data";
-/// In its place the file whose content is that of the device, of a volume with `volumeMode: Block`.
+/// In its place the file whose content is that of the device, of a volume with `volumeMode: Block`, or a file system.
 pub const IMAGE: &str = "data.img";
 /// The most characters that a label's value has.
 const LABEL_VALUE: usize = 63;
@@ -59,6 +62,52 @@ impl State {
     }
 }
 
+/// What holds the data of a volume with a file system to its size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum VolumeLimit {
+    /// Nothing: it is a directory among others.
+    #[default]
+    None,
+    /// Its file system is its own, on a file of the size.
+    Image,
+}
+
+impl VolumeLimit {
+    /// As [`LIMIT`] says it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Image => "image",
+        }
+    }
+
+    /// What is called so.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::None, Self::Image]
+            .into_iter()
+            .find(|limit| limit.as_str() == name)
+    }
+
+    /// What a class asks for; `none` where it does not say.
+    ///
+    /// # Errors
+    /// A sentence about the parameter that is not known.
+    pub fn of_class(class: &StorageClass) -> Result<Self, String> {
+        let mut limit = Self::default();
+        for (name, value) in class.parameters.iter().flatten() {
+            if name != LIMIT {
+                return Err(format!(
+                    "{PROVISIONER} has no parameter {name:?}: there is {LIMIT:?}"
+                ));
+            }
+            limit = Self::named(value).ok_or_else(|| {
+                format!("{LIMIT} is \"none\" or \"image\" with {PROVISIONER}, not {value:?}")
+            })?;
+        }
+        Ok(limit)
+    }
+}
+
 /// Where a node keeps volumes, and how much it may.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStorage {
@@ -75,7 +124,18 @@ pub fn is_ours(volume: &PersistentVolume) -> bool {
     annotation(&volume.metadata, PROVISIONED_BY) == Some(PROVISIONER)
 }
 
-/// Whether the volume is a device, whose content is a file.
+/// Whether the volume's data is the content of a file: it is a device, or has a file system of its own.
+pub fn is_image(volume: &PersistentVolume) -> bool {
+    is_device(volume) || has_file_system(volume)
+}
+
+/// Whether the volume has a file system of its own.
+pub fn has_file_system(volume: &PersistentVolume) -> bool {
+    let limit = annotation(&volume.metadata, LIMIT).and_then(VolumeLimit::named);
+    !is_device(volume) && limit == Some(VolumeLimit::Image)
+}
+
+/// Whether the volume is a device.
 pub fn is_device(volume: &PersistentVolume) -> bool {
     let spec = volume.spec.as_ref();
     spec.and_then(|spec| spec.volume_mode.as_deref()) == Some("Block")
@@ -165,5 +225,23 @@ mod tests {
         let long = |end: &str| label_of_node(&format!("{}{end}", "n".repeat(100)));
         assert!(long("a").len() <= LABEL_VALUE && long("a") != long("b"));
         assert_ne!(capacity_name("a", "b"), capacity_name("b", "a"));
+    }
+
+    #[test]
+    fn a_class_says_what_holds_its_volumes_to_their_size_and_nothing_else() {
+        let of = |parameters: serde_json::Value| {
+            let class = serde_json::json!({"provisioner": PROVISIONER, "parameters": parameters});
+            VolumeLimit::of_class(&serde_json::from_value(class).unwrap())
+        };
+        assert_eq!(of(serde_json::json!({})), Ok(VolumeLimit::None));
+        for limit in [VolumeLimit::None, VolumeLimit::Image] {
+            assert_eq!(of(serde_json::json!({ LIMIT: limit.as_str() })), Ok(limit));
+        }
+        for wrong in [
+            serde_json::json!({ LIMIT: "quota" }),
+            serde_json::json!({"davit.dev/limits": "image"}),
+        ] {
+            assert!(of(wrong).unwrap_err().contains(LIMIT));
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::annotations::{EXTERNAL_PROVISIONER, PROVISIONED_BY};
 use crate::binding::{claim_ref, uid_of};
-use crate::local::{self, DATA, IMAGE, NodeStorage, State};
+use crate::local::{self, DATA, IMAGE, NodeStorage, State, VolumeLimit};
 use crate::matching::{capacity_of, request_of};
 use crate::names::provisioned_volume_name;
 use davit_api::quantity::Quantity;
@@ -43,9 +43,11 @@ pub enum Origin {
     Wait(String),
 }
 
-/// Looks at the data source of a claim: `source` is the claim that it names, `volume` that one's volume, if they are there.
+/// Looks at the data source of a claim whose class has the `limit`: `source` is the claim that it names, `volume` that one's
+/// volume, if they are there.
 pub fn origin(
     claim: &PersistentVolumeClaim,
+    limit: VolumeLimit,
     source: Option<&PersistentVolumeClaim>,
     volume: Option<&PersistentVolume>,
 ) -> Origin {
@@ -78,6 +80,13 @@ pub fn origin(
     let mode = claim.spec.as_ref().and_then(|s| s.volume_mode.as_deref());
     if (mode == Some("Block")) != local::is_device(volume) {
         return Origin::Wait(format!("the PVC source {name} has another volumeMode"));
+    }
+    if local::is_image(volume) != (local::is_device(volume) || limit == VolumeLimit::Image) {
+        return Origin::Wait(format!(
+            "the PVC source {name} has another {} than {}",
+            local::LIMIT,
+            limit.as_str()
+        ));
     }
     let (wants, has) = (wanted(claim), local::wanted_bytes(volume));
     if wants < has {
@@ -117,10 +126,11 @@ pub fn bytes(quantity: Quantity) -> u64 {
     u64::try_from(quantity.value()).unwrap_or(0)
 }
 
-/// The volume for a claim on a node.
+/// The volume for a claim on a node; `limit` is that of the class.
 pub fn volume(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
+    limit: VolumeLimit,
     node: &Node,
     storage: &NodeStorage,
 ) -> Value {
@@ -133,10 +143,16 @@ pub fn volume(
     let hostname = labels.and_then(|labels| labels.get(HOSTNAME));
     let policy = class.reclaim_policy.as_deref().unwrap_or("Delete");
     let is_device = spec.volume_mode.as_deref() == Some("Block");
-    let (below, mode) = match is_device {
-        true => (IMAGE, "Block"),
-        false => (DATA, "Filesystem"),
+    let (below, mode) = match (is_device, limit) {
+        (true, _) => (IMAGE, "Block"),
+        (false, VolumeLimit::Image) => (IMAGE, "Filesystem"),
+        (false, VolumeLimit::None) => (DATA, "Filesystem"),
     };
+    let mut annotations = json!({(PROVISIONED_BY): local::PROVISIONER});
+    // A device has its size by itself.
+    if !is_device {
+        annotations[local::LIMIT] = json!(limit.as_str());
+    }
     // A device is not mounted.
     let options = class.mount_options.as_ref().filter(|_| !is_device);
     // What is deleted with the object has to be deleted before it.
@@ -149,7 +165,7 @@ pub fn volume(
         "metadata": {
             "name": name,
             "labels": {(local::NODE_LABEL): local::label_of_node(node_name)},
-            "annotations": {(PROVISIONED_BY): local::PROVISIONER},
+            "annotations": annotations,
             "finalizers": finalizers,
         },
         "spec": {
@@ -232,7 +248,9 @@ mod tests {
             "spec": {"claimRef": {"uid": "o"}, "capacity": {"storage": "2Mi"}},
         }))
         .unwrap();
-        let of = |claim: &PersistentVolumeClaim| origin(claim, Some(&source), Some(&volume));
+        let of = |claim: &PersistentVolumeClaim| {
+            origin(claim, VolumeLimit::None, Some(&source), Some(&volume))
+        };
         assert_eq!(
             of(&copy("2Mi", "Filesystem")),
             Origin::Volume("pvc-o".to_owned())
@@ -244,10 +262,15 @@ mod tests {
             assert!(matches!(of(&claim), Origin::Wait(why) if why.contains(part)));
         }
         let small = copy("2Mi", "Filesystem");
-        let without = |source, volume| origin(&small, source, volume);
+        let limited = origin(&small, VolumeLimit::Image, Some(&source), Some(&volume));
+        assert!(matches!(limited, Origin::Wait(why) if why.contains("davit.dev/limit than image")));
+        let without = |source, volume| origin(&small, VolumeLimit::None, source, volume);
         assert!(matches!(without(None, None), Origin::Wait(_)));
         assert!(matches!(without(Some(&source), None), Origin::Wait(_)));
-        assert_eq!(origin(&claim(json!({})), None, None), Origin::Nothing);
+        assert_eq!(
+            origin(&claim(json!({})), VolumeLimit::None, None, None),
+            Origin::Nothing
+        );
     }
 
     #[test]
@@ -261,12 +284,39 @@ mod tests {
             path: "/v".to_owned(),
             ..NodeStorage::default()
         };
-        let made = volume(&claim, &class, &Node::default(), &storage);
+        let made = volume(
+            &claim,
+            &class,
+            VolumeLimit::Image,
+            &Node::default(),
+            &storage,
+        );
         let made: PersistentVolume = serde_json::from_value(made).unwrap();
-        assert!(local::is_device(&made));
+        assert!(local::is_device(&made) && local::is_image(&made));
         let spec = made.spec.unwrap();
         assert_eq!(spec.local.unwrap().path, "/v/pvc-u1/data.img");
         assert_eq!(spec.mount_options, None);
+    }
+
+    #[test]
+    fn item_125_what_holds_a_volume_to_its_size_is_told() {
+        let claim = claim(json!({"resources": {"requests": {"storage": "1Mi"}}}));
+        let storage = NodeStorage::default();
+        for (limit, is_image, path) in [
+            (VolumeLimit::None, false, "/pvc-u1/data"),
+            (VolumeLimit::Image, true, "/pvc-u1/data.img"),
+        ] {
+            let class = StorageClass::default();
+            let made = volume(&claim, &class, limit, &Node::default(), &storage);
+            assert_eq!(
+                made["metadata"]["annotations"][local::LIMIT],
+                limit.as_str()
+            );
+            let made: PersistentVolume = serde_json::from_value(made).unwrap();
+            assert_eq!(local::is_image(&made), is_image);
+            assert!(!local::is_device(&made));
+            assert_eq!(made.spec.unwrap().local.unwrap().path, path);
+        }
     }
 
     #[test]
@@ -282,7 +332,8 @@ mod tests {
         .unwrap();
         let storage = storage_of(&node).unwrap();
         let made: PersistentVolume =
-            serde_json::from_value(volume(&claim, &class, &node, &storage)).unwrap();
+            serde_json::from_value(volume(&claim, &class, VolumeLimit::None, &node, &storage))
+                .unwrap();
         assert!(local::is_ours(&made));
         assert_eq!(promised([&made]), 1 << 30);
         assert_eq!(wanted(&claim), 1 << 30);

@@ -7,17 +7,26 @@ use davit_reconcile::{Context, Error, Next, Reconcile, exists_is_none, gone_is_n
 use davit_volume::annotations::SELECTED_NODE;
 use davit_volume::binding::{selected_node, volume_name};
 use davit_volume::class::claim_class;
-use davit_volume::local;
-use davit_volume::matching::capacity_of;
+use davit_volume::local::{self, VolumeLimit};
+use davit_volume::matching::{capacity_of, size_of};
 use davit_volume::names::provisioned_volume_name;
 use davit_volume::provisioning::{self, Origin};
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{
+    Node, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimCondition,
+};
 use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The condition of a claim whose file system has still to grow, and what Kubernetes says with it.
+const FILE_SYSTEM_PENDING: &str = "FileSystemResizePending";
+const FILE_SYSTEM_WAITS: &str =
+    "Waiting for user to (re-)start a pod to finish file system resize of volume on node.";
 
 /// When a growth that there was no room for is tried again.
 const RETRY: Duration = Duration::from_secs(30);
@@ -60,7 +69,14 @@ impl Claims {
             self.warn(claim, "ProvisioningFailed", &why);
             return Ok(Next::Wait);
         }
-        let origin = self.origin(claim);
+        let limit = match VolumeLimit::of_class(&class) {
+            Ok(limit) => limit,
+            Err(why) => {
+                self.warn(claim, "ProvisioningFailed", &why);
+                return Ok(Next::Wait);
+            }
+        };
+        let origin = self.origin(claim, limit);
         if let Origin::Wait(why) = &origin {
             self.warn(claim, "ProvisioningFailed", why);
             return Ok(Next::After(RETRY));
@@ -91,7 +107,7 @@ impl Claims {
             let why = format!("node {node_name} has room for {room} bytes, {wanted} are asked for");
             return self.choose_another(claim, &why).await;
         }
-        let mut made = provisioning::volume(claim, &class, &node, &storage);
+        let mut made = provisioning::volume(claim, &class, limit, &node, &storage);
         if let Origin::Volume(source) = origin {
             if !kept
                 .iter()
@@ -105,14 +121,14 @@ impl Claims {
         self.create(claim, made).await
     }
 
-    fn origin(&self, claim: &PersistentVolumeClaim) -> Origin {
+    fn origin(&self, claim: &PersistentVolumeClaim, limit: VolumeLimit) -> Origin {
         let informers = &self.0.informers;
         let namespace = claim.metadata.namespace.as_deref();
         let name = local::source_claim(claim).ok().flatten();
         let source = name.and_then(|name| informers.claims.get(namespace, name));
         let volume = source.as_deref().and_then(volume_name);
         let volume = volume.and_then(|name| informers.volumes.get(None, name));
-        provisioning::origin(claim, source.as_deref(), volume.as_deref())
+        provisioning::origin(claim, limit, source.as_deref(), volume.as_deref())
     }
 
     async fn create(&self, claim: &PersistentVolumeClaim, volume: Value) -> Result<Next, Error> {
@@ -179,9 +195,12 @@ impl Claims {
             self.resize(claim, &volume).await?;
         }
         let size = wanted.max(has);
-        // Its node makes a device larger, and says so.
-        if local::is_device(&volume) && local::made_bytes(&volume) < Some(size) {
+        // Its node makes an image larger, and says so.
+        if local::is_image(&volume) && local::made_bytes(&volume) < Some(size) {
             return Ok(Next::Wait);
+        }
+        if local::has_file_system(&volume) {
+            return self.leave_to_node(claim, size).await;
         }
         self.confirm(claim, size).await
     }
@@ -205,6 +224,34 @@ impl Claims {
         let patched = api.patch(name, &PatchParams::default(), &patch).await;
         gone_is_none(patched).context(|| format!("resize persistent volume {name}"))?;
         Ok(())
+    }
+
+    /// The file system on an image grows where it is mounted, or when it is next.
+    async fn leave_to_node(
+        &self,
+        claim: &PersistentVolumeClaim,
+        bytes: u64,
+    ) -> Result<Next, Error> {
+        let status = claim.status.as_ref();
+        let mut conditions = status
+            .and_then(|s| s.conditions.clone())
+            .unwrap_or_default();
+        let is_told = conditions.iter().any(|c| c.type_ == FILE_SYSTEM_PENDING);
+        if is_told || provisioning::bytes(size_of(claim)) >= bytes {
+            return Ok(Next::Wait);
+        }
+        conditions.push(PersistentVolumeClaimCondition {
+            type_: FILE_SYSTEM_PENDING.to_owned(),
+            status: "True".to_owned(),
+            last_transition_time: Some(Time(Timestamp::now())),
+            message: Some(FILE_SYSTEM_WAITS.to_owned()),
+            ..PersistentVolumeClaimCondition::default()
+        });
+        let patch = json!({
+            "metadata": {"resourceVersion": claim.metadata.resource_version},
+            "status": {"conditions": conditions},
+        });
+        self.patch_claim(claim, patch, true).await
     }
 
     /// Says how large the claim's volume is. A directory needs no step on its node.
