@@ -34,10 +34,14 @@ enum Next {
 
 /// Answers with a backup, in davit's own form whatever the store's. Values that are encrypted at rest are so in the backup.
 pub(crate) async fn answer(server: &ApiServer) -> HandlerResult {
+    if server.registry().stores().are_several() {
+        let why = "objects are in several etcds (--etcd-servers-overrides), and a backup is of one: take a snapshot of each";
+        return Err(Status::bad_request(why));
+    }
     let store = server.store();
     let revision = store.current_revision().await.map_err(Status::internal)?;
     let mut response = Response::new(ResponseBody::stream(pieces(
-        server.stored().clone(),
+        server.stored().main().clone(),
         revision,
     )));
     *response.status_mut() = StatusCode::OK;

@@ -22,15 +22,15 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
         let Some(server) = server.upgrade() else {
             return;
         };
-        if server.store().expires() {
-            return;
-        }
         let snapshot = server.registry().snapshot();
         let Some(resource) = snapshot.by_group_resource("", "events") else {
             return;
         };
         let storage = Arc::clone(&resource.storage);
         drop(server);
+        if storage.store().expires() {
+            return;
+        }
         match sweep(&storage, Timestamp::now()).await {
             Ok(0) => {}
             Ok(count) => tracing::debug!(count, "expired events deleted"),
@@ -109,7 +109,10 @@ mod tests {
         let options = davit_store::embedded::EmbeddedOptions::default();
         let store = davit_store::embedded::EmbeddedStore::open(dir.path(), options).await;
         let store = Arc::new(store.unwrap());
-        let registry = davit_registry::Registry::built_in(store, |_| true);
+        let registry = davit_registry::Registry::built_in(
+            davit_registry::Stores::new(store, Vec::new()),
+            |_| true,
+        );
         let snapshot = registry.snapshot();
         let storage = &snapshot.by_group_resource("", "events").unwrap().storage;
         let never = "9999-12-30T00:00:00Z";

@@ -78,8 +78,8 @@ pub(crate) async fn resource(
         check_custom(context, custom, verb)?;
     }
     match verb {
-        "get" => get(server, context, resource).await,
-        "list" => list::list(server, context, resource).await,
+        "get" => get(context, resource).await,
+        "list" => list::list(context, resource).await,
         "watch" => watch::watch(server, context, resource, request).await,
         "create" if info.name.is_empty() => create(server, context, resource, request).await,
         "update" if !info.name.is_empty() => update(server, context, resource, request).await,

@@ -57,13 +57,15 @@ pub(crate) fn checks(endpoint: &str) -> impl Iterator<Item = &'static str> {
         .copied()
 }
 
-/// What the store says of itself, if it says anything in time. A full disk is no reason to start the server again, but one
+/// What the stores say of themselves, if they say anything in time. A full disk is no reason to start the server again, but one
 /// not to send it requests.
 async fn store_health(server: &ApiServer) -> Option<Result<(), StoreError>> {
-    let store = server.store();
     let asked = async {
-        store.current_revision().await?;
-        store.health().await
+        for store in server.registry().stores().all() {
+            store.current_revision().await?;
+            store.health().await?;
+        }
+        Ok(())
     };
     tokio::time::timeout(STORE_DEADLINE, asked).await.ok()
 }
@@ -75,7 +77,7 @@ async fn passes(server: &ApiServer, check: &str) -> bool {
             Some(Ok(()) | Err(StoreError::Full))
         ),
         "etcd-readiness" => matches!(store_health(server).await, Some(Ok(()))),
-        KMS => server.stored().plugins_are_well().unwrap_or(true),
+        KMS => server.stored().main().plugins_are_well().unwrap_or(true),
         "shutdown" => !server.is_stopping() && !server.shutdown().is_cancelled(),
         // the APIServices are kept by the last of these, after everything else has begun
         "autoregister-completion"
@@ -99,7 +101,7 @@ pub(crate) async fn answer(
     endpoint: &'static str,
     single: &str,
 ) -> HandlerResult {
-    let has_plugins = server.stored().plugins_are_well();
+    let has_plugins = server.stored().main().plugins_are_well();
     let kms: &[&'static str] = if has_plugins.is_some() { &[KMS] } else { &[] };
     let all: Vec<&'static str> = checks(endpoint).chain(kms.iter().copied()).collect();
     let chosen: Vec<&'static str> = if single.is_empty() {

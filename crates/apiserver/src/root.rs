@@ -188,7 +188,10 @@ fn group_version(
 
 /// Prometheus' text form, or OpenMetrics where that is asked for.
 async fn metrics(server: &ApiServer, context: &Context) -> Response<ResponseBody> {
-    let size = server.store().size().await;
+    let mut sizes = Vec::new();
+    for store in server.registry().stores().all() {
+        sizes.push(store.size().await);
+    }
     let snapshot = server.registry().snapshot();
     let stored = snapshot
         .all()
@@ -204,7 +207,7 @@ async fn metrics(server: &ApiServer, context: &Context) -> Response<ResponseBody
         })
     });
     let metrics = server.metrics();
-    metrics.stored.set(counts, size);
+    metrics.stored.set(counts, &sizes);
     server.in_flight().show(metrics);
     let text = metrics.text();
     let (kind, text) = davit_listen::metrics_page(text, &context.headers);

@@ -41,7 +41,7 @@ use crate::node_client::NodeClient;
 use crate::openapi::OpenApiCache;
 use crate::resource_metrics::ResourceMetrics;
 use crate::service_addresses::ServiceAddresses;
-use crate::stored_form::StoredForm;
+use crate::stored_form::StoredForms;
 use crate::version::Build;
 use addresses::Addresses;
 use authorization::Authorizers;
@@ -68,9 +68,8 @@ pub struct ApiServer {
     registry: Registry,
     /// Fields that feature gates disable.
     disabled: Disabled,
-    store: Arc<dyn Store>,
-    /// In which form objects are in the store.
-    stored: StoredForm,
+    /// In which form objects are in the stores.
+    stored: StoredForms,
     /// Whether other API servers work on the same store.
     shares_store: bool,
     /// The name of its Lease.
@@ -199,7 +198,7 @@ impl ApiServer {
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
-        &self.store
+        self.registry.stores().main()
     }
 
     /// Whether other API servers work on the same store.
@@ -287,8 +286,8 @@ impl ApiServer {
         self.auditor.as_ref()
     }
 
-    /// In which form objects are in the store.
-    pub(crate) fn stored(&self) -> &StoredForm {
+    /// In which form objects are in the stores.
+    pub(crate) fn stored(&self) -> &StoredForms {
         &self.stored
     }
 

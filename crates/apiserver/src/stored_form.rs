@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use davit_encryption::{EncryptedStore, Encryption, EncryptionError, Naming, OwnNaming};
 use davit_kubestore::{Codec, KubeNaming, KubeStore, MediaType, keys};
+use davit_registry::storage::Storage;
+use davit_registry::{StoreOverride, Stores};
 use davit_store::{KeyValue, Result, Store};
 
 /// How kube-apiserver keeps objects.
@@ -15,7 +17,51 @@ pub struct KubernetesForm {
     pub media: MediaType,
 }
 
-/// The layers over the store.
+/// The layers over each of a server's stores.
+pub(crate) struct StoredForms {
+    main: StoredForm,
+    others: Vec<(StoreOverride, StoredForm)>,
+}
+
+impl StoredForms {
+    pub(crate) fn new(
+        stores: Stores,
+        encryption: Option<&Arc<Encryption>>,
+        form: Option<&KubernetesForm>,
+    ) -> Self {
+        let layers = |store| StoredForm::new(store, encryption.cloned(), form.cloned());
+        let (main, others) = stores.into_parts();
+        let others = others.into_iter().map(|mut other| {
+            let layers = layers(other.store);
+            other.store = layers.store();
+            (other, layers)
+        });
+        Self {
+            others: others.collect(),
+            main: layers(main),
+        }
+    }
+
+    /// Those over the store of everything that has no other.
+    pub(crate) fn main(&self) -> &StoredForm {
+        &self.main
+    }
+
+    /// Those over the store of these objects.
+    pub(crate) fn of(&self, storage: &Storage) -> &StoredForm {
+        let mut others = self.others.iter();
+        let own = others.find(|(other, _)| other.is_of(storage.group(), storage.plural()));
+        own.map_or(&self.main, |(_, layers)| layers)
+    }
+
+    /// The stores with davit's own keys and values.
+    pub(crate) fn stores(&self) -> Stores {
+        let others = self.others.iter().map(|(other, _)| other.clone());
+        Stores::new(self.main.store(), others.collect())
+    }
+}
+
+/// The layers over one store.
 #[derive(Clone)]
 pub(crate) struct StoredForm {
     store: Arc<dyn Store>,

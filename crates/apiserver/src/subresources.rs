@@ -64,7 +64,7 @@ pub(crate) async fn handle(
             streams::handle(server, context, name, request).await
         }
         ("proxy", _) => proxy::handle(server, context, resource, request).await,
-        (_, "get") => handlers::get(server, context, resource).await,
+        (_, "get") => handlers::get(context, resource).await,
         (_, "update") => handlers::update(server, context, resource, request).await,
         (_, "patch") => handlers::patch(server, context, resource, request).await,
         _ => Err(not_allowed(resource, verb)),

@@ -133,7 +133,7 @@ pub(crate) async fn restore(args: Restore) -> Result<()> {
     let data_dir = paths::data_dir(args.data_dir.as_deref())?;
     let mut file = open(&args.file)?;
     let (revision, count) = verified(&mut file, &args.file)?;
-    match args.store.place(&data_dir)? {
+    match args.store.only_place(&data_dir)? {
         StoreLocation::Embedded(dir) => {
             std::fs::create_dir_all(&data_dir).with_context(|| data_dir.display().to_string())?;
             paths::protect_data_dir(&data_dir)?;

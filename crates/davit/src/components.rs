@@ -194,8 +194,9 @@ pub(crate) async fn start_server(
             "cannot listen on {address}; another port can be named with --port N (0 = any free one)"
         )
     })?;
-    let store = options.store.open(data_dir).await?;
-    let mut server_options = Options::new(store);
+    let stores = options.store.open(data_dir).await?;
+    let mut server_options = Options::new(Arc::clone(stores.main()));
+    server_options.stores = stores;
     server_options.build = Build {
         commit: env!("DAVIT_GIT_COMMIT"),
         date: env!("DAVIT_BUILD_DATE"),

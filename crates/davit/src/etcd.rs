@@ -1,12 +1,16 @@
 //! Which store the API server has: the embedded one, or etcd by kube-apiserver's flags.
 
+mod overrides;
+
 use crate::test_assets;
 use anyhow::{Context, Result, bail};
 use davit_apiserver::KubernetesForm;
 use davit_etcd::{EndpointError, EndpointUrl, EtcdOptions, EtcdStore, TlsFiles};
 use davit_kubestore::MediaType;
+use davit_registry::{StoreOverride, Stores};
 use davit_store::embedded::{EmbeddedOptions, EmbeddedStore};
 use davit_store::{ListOptions, Store};
+use overrides::ServersOverride;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -51,6 +55,10 @@ pub(crate) struct StoreFlags {
     /// Keep objects in this etcd (3.5.13 or newer); the same as `--store etcd=URL,...`
     #[arg(long, value_name = "URL,...", value_delimiter = ',')]
     etcd_servers: Vec<EndpointUrl>,
+    /// Keep the objects of a built-in kind in an etcd of their own: GROUP/RESOURCE#URL;URL,... (the core group is empty:
+    /// /events#https://etcd-2:2379)
+    #[arg(long, value_name = "OVERRIDE,...", value_delimiter = ',')]
+    etcd_servers_overrides: Vec<ServersOverride>,
     /// What the keys in etcd begin with
     #[arg(long, value_name = "PREFIX", default_value = PREFIX)]
     etcd_prefix: String,
@@ -133,9 +141,18 @@ impl StoreFlags {
                     "--etcd-shared needs --etcd-servers: a store in the data directory has one server"
                 );
             }
+            if !self.etcd_servers_overrides.is_empty() {
+                bail!("--etcd-servers-overrides needs --etcd-servers");
+            }
             return Ok(StoreLocation::Embedded(data_dir.join("store")));
         }
-        let options = EtcdOptions {
+        let options = self.etcd(servers, data_dir)?;
+        Ok(StoreLocation::Etcd(Box::new(options)))
+    }
+
+    /// One etcd, with what the flags say of all of them.
+    fn etcd(&self, servers: Vec<EndpointUrl>, data_dir: &Path) -> Result<EtcdOptions> {
+        Ok(EtcdOptions {
             tls: TlsFiles {
                 ca: self.etcd_cafile.clone(),
                 identity: self.etcd_certfile.clone().zip(self.etcd_keyfile.clone()),
@@ -144,15 +161,52 @@ impl StoreFlags {
             compaction_interval: self.etcd_compaction_interval,
             shared: self.etcd_shared,
             ..EtcdOptions::new(servers, owner(data_dir)?)
-        };
-        Ok(StoreLocation::Etcd(Box::new(options)))
+        })
     }
 
-    /// Opens the store.
+    /// The only store.
     ///
     /// # Errors
-    /// It cannot be opened, or another process has it.
-    pub(crate) async fn open(&self, data_dir: &Path) -> Result<Arc<dyn Store>> {
+    /// The flags contradict one another, or say that some kinds are elsewhere.
+    pub(crate) fn only_place(&self, data_dir: &Path) -> Result<StoreLocation> {
+        if !self.etcd_servers_overrides.is_empty() {
+            bail!("this is done in one etcd, and --etcd-servers-overrides names others");
+        }
+        self.place(data_dir)
+    }
+
+    /// Opens the stores.
+    ///
+    /// # Errors
+    /// One cannot be opened, or another process has it.
+    pub(crate) async fn open(&self, data_dir: &Path) -> Result<Stores> {
+        let main = self.open_main(data_dir).await?;
+        let servers = self.servers()?;
+        let mut opened = vec![(&servers, Arc::clone(&main))];
+        let mut others = Vec::new();
+        for other in &self.etcd_servers_overrides {
+            let known = opened
+                .iter()
+                .find(|(servers, _)| **servers == other.servers);
+            let store = match known {
+                Some((_, store)) => Arc::clone(store),
+                None => {
+                    let options = self.etcd(other.servers.clone(), data_dir)?;
+                    let store: Arc<dyn Store> = Arc::new(open_etcd(options).await?);
+                    opened.push((&other.servers, Arc::clone(&store)));
+                    store
+                }
+            };
+            others.push(StoreOverride {
+                group: other.group.clone(),
+                plural: other.plural.clone(),
+                store,
+            });
+        }
+        Ok(Stores::new(main, others))
+    }
+
+    async fn open_main(&self, data_dir: &Path) -> Result<Arc<dyn Store>> {
         if test_assets::is_kube_apiserver()
             && let Some(place) = test_assets::store_of(&self.servers()?).await
         {
@@ -171,10 +225,7 @@ impl StoreFlags {
                 embedded(&dir, options).await
             }
             StoreLocation::Etcd(options) => {
-                let shown: Vec<String> = options.servers.iter().map(ToString::to_string).collect();
-                let store = EtcdStore::open(*options).await;
-                let store =
-                    store.with_context(|| format!("store in etcd ({})", shown.join(",")))?;
+                let store = open_etcd(*options).await?;
                 self.refuse_former_keys(&store).await?;
                 Ok(Arc::new(store))
             }
@@ -205,6 +256,12 @@ impl StoreFlags {
              another --etcd-prefix"
         )
     }
+}
+
+async fn open_etcd(options: EtcdOptions) -> Result<EtcdStore> {
+    let shown: Vec<String> = options.servers.iter().map(ToString::to_string).collect();
+    let store = EtcdStore::open(options).await;
+    store.with_context(|| format!("store in etcd ({})", shown.join(",")))
 }
 
 async fn embedded(dir: &Path, options: EmbeddedOptions) -> Result<Arc<dyn Store>> {

@@ -17,5 +17,7 @@ pub mod object;
 mod registry;
 pub mod selection;
 pub mod storage;
+mod stores;
 
 pub use registry::{Registry, ResourceInfo, Snapshot, group_priority};
+pub use stores::{StoreOverride, Stores};

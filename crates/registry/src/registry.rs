@@ -11,7 +11,6 @@ use arc_swap::ArcSwap;
 use davit_api::kinds::{self, ResourceRow, SubresourceRow, TypeId, TypeTable, compare_versions};
 use davit_api::status::Qualified;
 use davit_schema::apply::Schema;
-use davit_store::Store;
 use davit_strategy::{Strategy, strategy};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -19,6 +18,7 @@ use tokio::sync::watch;
 use crate::codec::Shape;
 use crate::custom::{CustomVersion, TERMINATING_VERBS};
 use crate::storage::Storage;
+use crate::stores::Stores;
 
 /// One served resource: its row, its types, its rules and where its objects are kept.
 #[derive(Clone)]
@@ -241,7 +241,7 @@ pub fn group_priority(group: &str) -> i32 {
 /// The registry: a snapshot that can be replaced.
 pub struct Registry {
     current: ArcSwap<Snapshot>,
-    store: Arc<dyn Store>,
+    stores: Stores,
     storages: Mutex<HashMap<String, Arc<Storage>>>,
     /// Says that rows came or went.
     changed: watch::Sender<()>,
@@ -254,11 +254,11 @@ impl std::fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// The built-in kinds that are to be served, over `store`.
-    pub fn built_in(store: Arc<dyn Store>, served: impl Fn(&ResourceRow) -> bool) -> Self {
+    /// The built-in kinds that are to be served, over `stores`.
+    pub fn built_in(stores: Stores, served: impl Fn(&ResourceRow) -> bool) -> Self {
         let registry = Self {
             current: ArcSwap::from_pointee(Snapshot::default()),
-            store,
+            stores,
             storages: Mutex::new(HashMap::new()),
             changed: watch::channel(()).0,
         };
@@ -349,8 +349,8 @@ impl Registry {
     }
 
     /// Where objects are kept.
-    pub fn store(&self) -> &Arc<dyn Store> {
-        &self.store
+    pub fn stores(&self) -> &Stores {
+        &self.stores
     }
 
     fn change(&self, edit: impl Fn(&mut BTreeMap<Key, Arc<ResourceInfo>>)) {
@@ -376,7 +376,8 @@ impl Registry {
         types: &Arc<TypeTable>,
         strategy: Arc<dyn Strategy>,
     ) -> Arc<Storage> {
-        let storage = Storage::new(Arc::clone(&self.store), row, Arc::clone(types), strategy);
+        let store = Arc::clone(self.stores.of(row));
+        let storage = Storage::new(store, row, Arc::clone(types), strategy);
         let mut storages = self.storages.lock();
         Arc::clone(
             storages

@@ -195,6 +195,11 @@ impl Storage {
         Arc::new(Cache::new(Arc::clone(store), prefix, decode))
     }
 
+    /// Where the objects are.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
     /// Whether `other` shows the same objects, be it in another version.
     pub fn same_objects(&self, other: &Self) -> bool {
         self.prefix == other.prefix

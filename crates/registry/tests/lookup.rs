@@ -3,14 +3,17 @@
 
 use std::sync::Arc;
 
-use davit_registry::Registry;
 use davit_registry::storage::Storage;
+use davit_registry::{Registry, Stores};
 use davit_store::embedded::{EmbeddedOptions, EmbeddedStore};
 use serde_json::{Value, json};
 
 async fn namespaces(dir: &tempfile::TempDir) -> Arc<Storage> {
     let store = EmbeddedStore::open(dir.path(), EmbeddedOptions::default());
-    let registry = Registry::built_in(Arc::new(store.await.unwrap()), |_| true);
+    let registry = Registry::built_in(
+        Stores::new(Arc::new(store.await.unwrap()), Vec::new()),
+        |_| true,
+    );
     let snapshot = registry.snapshot();
     Arc::clone(&snapshot.get("", "v1", "namespaces").unwrap().storage)
 }

@@ -507,7 +507,7 @@ fn rows(server: &ApiServer, versions: &Versions) -> (Vec<Arc<ResourceInfo>>, Arc
             converter.clone(),
         ))
     };
-    let store = server.registry().store();
+    let store = server.store();
     let strategy = Arc::clone(&stored.strategy);
     let cache = Storage::custom_cache(store, &stored.row, strategy, view(stored));
     // the types of built-in kinds have no place here; those who ask find an empty object

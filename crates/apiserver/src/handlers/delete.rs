@@ -99,7 +99,7 @@ pub(super) async fn collection(
     let mut items = Vec::new();
     let mut meta;
     loop {
-        let found = find(server, context, resource, &query).await?;
+        let found = find(context, resource, &query).await?;
         meta = found.meta;
         for object in found.items {
             // without a namespace in the path the resource is cluster-scoped

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use davit_api::status::Status;
+use davit_registry::storage::Storage;
 use davit_registry::{ResourceInfo, convert, errors, selection};
 use davit_watchcache::{
     CacheError, CachedObject, FRESHNESS_TIMEOUT, Filter, Freshness, PageOptions, Snapshot,
@@ -17,7 +18,6 @@ use super::options::{ListQuery, VersionMatch};
 use crate::context::{Context, HandlerResult};
 use crate::negotiate::Offer;
 use crate::respond::{self, Item, ListMeta};
-use crate::server::ApiServer;
 
 const FRESH_WAIT: Duration = Duration::from_secs(3);
 const FRESH_PAUSE: Duration = Duration::from_millis(25);
@@ -74,14 +74,10 @@ impl Token {
 }
 
 /// `GET` on a collection.
-pub(super) async fn list(
-    server: &ApiServer,
-    context: &Context,
-    resource: &ResourceInfo,
-) -> HandlerResult {
+pub(super) async fn list(context: &Context, resource: &ResourceInfo) -> HandlerResult {
     let accepted = respond::accepted_for(context, resource, Offer::Objects)?;
     let query = ListQuery::parse(context, false)?;
-    let found = find(server, context, resource, &query).await?;
+    let found = find(context, resource, &query).await?;
     let items = match found.shown {
         Some(items) => items,
         None => items(resource, &found.items).await?,
@@ -137,7 +133,6 @@ pub(crate) struct StoredPage {
 
 /// The objects a query asks for.
 pub(crate) async fn find(
-    server: &ApiServer,
     context: &Context,
     resource: &ResourceInfo,
     query: &ListQuery,
@@ -148,7 +143,7 @@ pub(crate) async fn find(
         .as_deref()
         .filter(|_| resource.row.namespaced);
     let selection = selection::select(resource, namespace, &query.labels, &query.fields)?;
-    let mut found = candidates(server, resource, query, &selection.filter).await?;
+    let mut found = candidates(resource, query, &selection.filter).await?;
     if let Some(fields) = &selection.converted {
         let kept = fields.retain(std::mem::take(&mut found.items)).await?;
         let mut shown = Vec::new();
@@ -168,7 +163,6 @@ pub(crate) async fn find(
 
 /// The objects that the cache's filter lets pass.
 async fn candidates(
-    server: &ApiServer,
     resource: &ResourceInfo,
     query: &ListQuery,
     filter: &Filter,
@@ -208,7 +202,7 @@ async fn candidates(
                 ));
             }
             if !exact {
-                wait_for_revision(server, version).await?;
+                wait_for_revision(&resource.storage, version).await?;
             }
             let revision = exact.then_some(version);
             PageOptions {
@@ -316,9 +310,9 @@ fn expired_token(prefix: &str, start: Option<&str>) -> Status {
 }
 
 /// Waits a moment for a revision that does not exist yet (another server's write).
-pub(crate) async fn wait_for_revision(server: &ApiServer, wanted: u64) -> Result<(), Status> {
+pub(crate) async fn wait_for_revision(storage: &Storage, wanted: u64) -> Result<(), Status> {
     let until = Instant::now() + FRESH_WAIT;
-    let store = server.store();
+    let store = storage.store();
     loop {
         if store.revision() >= wanted {
             return Ok(());

@@ -9,21 +9,16 @@ use super::namespace_of;
 use crate::context::{Context, HandlerResult};
 use crate::negotiate::Offer;
 use crate::respond;
-use crate::server::ApiServer;
 
 /// `GET …/{name}`. Always the most recent state, which is also not older than any revision that
 /// exists.
-pub(crate) async fn get(
-    server: &ApiServer,
-    context: &Context,
-    resource: &ResourceInfo,
-) -> HandlerResult {
+pub(crate) async fn get(context: &Context, resource: &ResourceInfo) -> HandlerResult {
     let accepted = respond::accepted_for(context, resource, Offer::Objects)?;
     if let Some(text) = context.query.text("resourceVersion") {
         let wanted: u64 = text
             .parse()
             .map_err(|_| Status::bad_request(format!("invalid resource version \"{text}\"")))?;
-        super::list::wait_for_revision(server, wanted).await?;
+        super::list::wait_for_revision(&resource.storage, wanted).await?;
     }
     let namespace = namespace_of(context, resource);
     let name = &context.info.name;

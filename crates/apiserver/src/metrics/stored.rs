@@ -20,7 +20,7 @@ struct LegacyLabels {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StoreLabels {
-    storage_cluster_id: &'static str,
+    storage_cluster_id: String,
 }
 
 /// How many objects there are of a resource.
@@ -60,8 +60,8 @@ impl StoredMetrics {
         );
     }
 
-    /// Takes in how many objects there are of each resource, and the size of the store where it is known.
-    pub(crate) fn set(&self, counts: impl Iterator<Item = ObjectCount>, bytes: Option<u64>) {
+    /// Takes in how many objects there are of each resource, and the size of each store where it is known.
+    pub(crate) fn set(&self, counts: impl Iterator<Item = ObjectCount>, sizes: &[Option<u64>]) {
         self.objects.clear();
         self.legacy.clear();
         for counted in counts {
@@ -76,9 +76,10 @@ impl StoredMetrics {
                 .get_or_create(&LegacyLabels { resource })
                 .set(count);
         }
-        if let Some(bytes) = bytes {
+        for (number, bytes) in sizes.iter().enumerate() {
+            let Some(bytes) = *bytes else { continue };
             let labels = StoreLabels {
-                storage_cluster_id: "etcd-0",
+                storage_cluster_id: format!("etcd-{number}"),
             };
             let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
             self.bytes.get_or_create(&labels).set(bytes);

@@ -31,7 +31,7 @@ use crate::openapi::OpenApiCache;
 use crate::resource_metrics::ResourceMetrics;
 use crate::service_addresses::ServiceAddresses;
 use crate::service_endpoints::StoredEndpoints;
-use crate::stored_form::StoredForm;
+use crate::stored_form::StoredForms;
 use davit_pki::{Pki, api_server_names};
 
 impl ApiServer {
@@ -54,9 +54,9 @@ impl ApiServer {
         let lifecycle = Lifecycle::new();
         let ended = lifecycle.ended().clone();
         let nodes = node_client(&options, pki.as_ref(), &identities, ended.clone())?;
-        let stored = StoredForm::new(options.store, options.encryption, options.kubernetes_form);
-        let store = stored.store();
-        let registry = Registry::built_in(Arc::clone(&store), |row| {
+        let (encryption, form) = (&options.encryption, &options.kubernetes_form);
+        let stored = StoredForms::new(options.stores, encryption.as_ref(), form.as_ref());
+        let registry = Registry::built_in(stored.stores(), |row| {
             options.runtime_config.serves(row, &options.features)
         });
         let service_addresses =
@@ -85,7 +85,6 @@ impl ApiServer {
         Ok(Self {
             registry,
             disabled: Disabled::new(types, options.features),
-            store,
             stored,
             shares_store: options.shares_store,
             identity: identity::name(options.data_dir.as_deref()),

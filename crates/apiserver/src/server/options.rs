@@ -15,6 +15,7 @@ use davit_encryption::Encryption;
 use davit_flowcontrol::FlowOptions;
 use davit_listen::ConnectionLimits;
 use davit_netplan::{NodePorts, ServiceRanges};
+use davit_registry::Stores;
 use davit_store::Store;
 use davit_webhook::Loopback;
 
@@ -51,7 +52,7 @@ pub struct Options {
     /// What `/version` says the server was built from.
     pub build: Build,
     /// Where objects are kept.
-    pub store: Arc<dyn Store>,
+    pub stores: Stores,
     /// Objects are kept as kube-apiserver keeps them, under these keys and in this form; without it under davit's keys, as
     /// JSON.
     pub kubernetes_form: Option<KubernetesForm>,
@@ -146,7 +147,7 @@ impl Options {
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self {
             build: Build::default(),
-            store,
+            stores: Stores::new(store, Vec::new()),
             kubernetes_form: None,
             data_dir: None,
             advertise_address: None,

@@ -57,9 +57,12 @@ async fn statuses(server: &ApiServer) -> Vec<Value> {
             )
         })
         .collect();
-    let stores = server.store().current_revision().await;
-    let why = stores.as_ref().err().map(ToString::to_string);
-    all.push(status("etcd-0", stores.is_ok(), &why.unwrap_or_default()));
+    for (number, store) in server.registry().stores().all().enumerate() {
+        let revision = store.current_revision().await;
+        let why = revision.as_ref().err().map(ToString::to_string);
+        let name = format!("etcd-{number}");
+        all.push(status(&name, revision.is_ok(), &why.unwrap_or_default()));
+    }
     all
 }
 

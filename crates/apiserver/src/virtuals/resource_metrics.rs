@@ -36,7 +36,7 @@ async fn list(server: &ApiServer, context: &Context, resource: &ResourceInfo) ->
     let snapshot = server.registry().snapshot();
     let of = snapshot.by_group_resource("", resource.row.plural);
     let of = of.ok_or_else(|| Status::internal("what is measured is not served"))?;
-    let found = find(server, context, of, &query).await?;
+    let found = find(context, of, &query).await?;
     let mut items = Vec::new();
     for object in found.items {
         let object = serde_json::from_slice(&object.json()).map_err(Status::internal)?;

@@ -138,7 +138,7 @@ impl Writer<'_> {
             return Ok(true);
         }
         let key = storage.key(self.namespace, name);
-        let stale = self.server.stored().is_stale(&key).await;
+        let stale = self.server.stored().of(storage).is_stale(&key).await;
         stale.map_err(|error| self.storage_error(StorageError::Store(error), name))
     }
 
