@@ -339,6 +339,7 @@ fn requests_do_what_they_were_allowed_for() {
     services::external_addresses_that_are_cluster_ips(&t);
     services::statuses_that_end_watches(&t);
     bodies::patches_that_nest(&t);
+    bodies::values_that_say_nothing(&t);
     bodies::managers_that_grow(&t);
     bodies::finalizers_that_multiply(&t);
     bodies::finalizers_that_nobody_is_told(&t);

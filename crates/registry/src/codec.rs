@@ -98,7 +98,7 @@ impl Patch {
     pub fn parse(kind: PatchType, body: &[u8]) -> Result<Self, PatchError> {
         let document = |body| {
             decode::parse(body, Encoding::Json)
-                .map_err(|error| PatchError::Malformed(error.to_string()))
+                .map_err(|error| PatchError::of_parser(error, str::to_owned))
         };
         Ok(match kind {
             PatchType::Json => Self::Json(JsonPatch::parse(body)?),
@@ -127,12 +127,12 @@ impl Patch {
 
 /// A merge patch, which is an object.
 fn merge(body: &[u8]) -> Result<Value, PatchError> {
-    let malformed =
-        |why: &dyn std::fmt::Display| PatchError::Malformed(format!("error decoding patch: {why}"));
+    let malformed = |why: &dyn std::fmt::Display| format!("error decoding patch: {why}");
     let parsed = decode::parse(body, Encoding::Json).map_err(|error| {
-        let text = error.to_string();
-        let detail = text.rsplit_once("json parse error: ").map(|(_, why)| why);
-        malformed(&detail.unwrap_or(&text))
+        PatchError::of_parser(error, |text| {
+            let detail = text.rsplit_once("json parse error: ").map(|(_, why)| why);
+            malformed(&detail.unwrap_or(text))
+        })
     })?;
     let word = match parsed {
         Value::Object(_) | Value::Null => return Ok(parsed),
@@ -141,7 +141,7 @@ fn merge(body: &[u8]) -> Result<Value, PatchError> {
         Value::Number(_) => "number",
         Value::Bool(_) => "bool",
     };
-    Err(malformed(&format_args!(
+    Err(PatchError::Malformed(malformed(&format_args!(
         "json: cannot unmarshal {word} into Go value of type map[string]interface {{}}"
-    )))
+    ))))
 }

@@ -15,8 +15,8 @@ use davit_api::status::Status;
 use davit_api::time;
 use serde_json::{Map, Value};
 
-pub use crate::raw::MAX_DEPTH;
-use crate::raw::{Raw, json, too_deep, yaml};
+pub use crate::raw::{MAX_DEPTH, MAX_VALUES};
+use crate::raw::{Raw, ReadError, json, too_deep, yaml};
 
 mod canonical;
 mod clean;
@@ -59,6 +59,18 @@ pub enum DecodeError {
     /// A value does not fit its field; the text is that of Go.
     #[error("{0}")]
     Value(String),
+    /// The body has more than [`MAX_VALUES`], or what goes without saying in it is more than any object holds: 413.
+    #[error("{0}")]
+    TooLarge(String),
+}
+
+impl From<ReadError> for DecodeError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Syntax(why) => Self::Syntax(why),
+            ReadError::TooMany => Self::TooLarge(format!("limit is {MAX_VALUES} values")),
+        }
+    }
 }
 
 impl DecodeError {
@@ -69,6 +81,7 @@ impl DecodeError {
         match self {
             DecodeError::Value(_) => Status::bad_request(cannot_be_handled(want, version, self)),
             DecodeError::Syntax(_) => unrecognized(want, self, body),
+            DecodeError::TooLarge(why) => Status::too_large(why),
         }
     }
 }
@@ -119,7 +132,7 @@ pub fn decode(
 ) -> Result<Decoded, DecodeError> {
     let mut strict = Vec::new();
     let raw = match encoding {
-        Encoding::Json => json::read(body).map_err(DecodeError::Syntax)?,
+        Encoding::Json => json::read(body)?,
         Encoding::Yaml => {
             let read = yaml::read(body).map_err(DecodeError::Syntax)?;
             strict.extend(read.duplicates);
@@ -160,7 +173,7 @@ pub fn decode_value(types: &TypeTable, root: TypeId, value: Value) -> Result<Dec
 /// When the body cannot be parsed.
 pub fn parse(body: &[u8], encoding: Encoding) -> Result<Value, DecodeError> {
     match encoding {
-        Encoding::Json => untyped(json::read(body).map_err(DecodeError::Syntax)?),
+        Encoding::Json => untyped(json::read(body)?),
         Encoding::Yaml => parse_yaml(body).map(|(value, _)| value),
     }
 }
@@ -172,11 +185,12 @@ pub fn parse(body: &[u8], encoding: Encoding) -> Result<Value, DecodeError> {
 /// When the document cannot be parsed.
 pub fn parse_yaml(body: &[u8]) -> Result<(Value, Option<String>), DecodeError> {
     // what clients apply mostly is JSON, which is read much faster as what it is
-    if body.trim_ascii_start().starts_with(b"{")
-        && let Ok(raw) = json::read(body)
-        && raw.means_the_same_in_yaml()
-    {
-        return Ok((untyped(raw)?, None));
+    if body.trim_ascii_start().starts_with(b"{") {
+        match json::read(body) {
+            Ok(raw) if raw.means_the_same_in_yaml() => return Ok((untyped(raw)?, None)),
+            Err(error @ ReadError::TooMany) => return Err(error.into()),
+            _ => {}
+        }
     }
     let read = yaml::read(body).map_err(DecodeError::Syntax)?;
     Ok((untyped(read.value)?, read.duplicates))
@@ -220,10 +234,14 @@ fn typed(
         path: String::new(),
         fields: Vec::new(),
         owner: None,
+        unsaid: clean::Unsaid::default(),
     };
     let object = decoder
         .value(&root, raw)
-        .map_err(DecodeError::Value)?
+        .map_err(|why| match decoder.unsaid.is_too_much() {
+            true => DecodeError::TooLarge(why),
+            false => DecodeError::Value(why),
+        })?
         .or_else(|| zero_value(types, &root))
         .unwrap_or_else(|| Value::Object(Map::new()));
     Ok(Decoded {
@@ -243,6 +261,8 @@ struct Decoder<'t> {
     fields: Vec<&'t str>,
     /// The struct that is being decoded.
     owner: Option<TypeId>,
+    /// What the structs so far leave out.
+    unsaid: clean::Unsaid,
 }
 
 type Outcome = Result<Option<Value>, String>;
@@ -376,6 +396,10 @@ impl<'t> Decoder<'t> {
                 }
             }
             self.path.truncate(len);
+        }
+        self.unsaid.count(types, id, &out);
+        if self.unsaid.is_too_much() {
+            return Err(clean::Unsaid::refusal());
         }
         clean::complete(types, id, &mut out);
         self.owner = owner;

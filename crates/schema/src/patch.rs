@@ -3,6 +3,8 @@
 use davit_api::status::{Qualified, Status};
 use serde_json::Value;
 
+use crate::decode::DecodeError;
+
 mod json;
 mod merge;
 mod strategic;
@@ -29,6 +31,14 @@ pub enum PatchError {
 }
 
 impl PatchError {
+    /// Why the text of a patch cannot be read; `sentence` is made of what its parser says.
+    pub fn of_parser(error: DecodeError, sentence: impl FnOnce(&str) -> String) -> Self {
+        match error {
+            DecodeError::TooLarge(why) => Self::TooLarge(why),
+            error => Self::Malformed(sentence(&error.to_string())),
+        }
+    }
+
     /// The answer of the API server.
     pub fn status(&self) -> Status {
         match self {

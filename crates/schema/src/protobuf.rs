@@ -5,6 +5,8 @@
 //! become the JSON value that the same object has; [`crate::decode::decode_value`] then brings it
 //! into canonical form as it does with JSON bodies. Custom kinds have no protobuf form.
 
+use std::cell::Cell;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use davit_api::field::quote;
@@ -12,6 +14,8 @@ use davit_api::kinds::{Field, FieldType, Opaque, TypeBody, TypeId, TypeTable};
 use davit_api::time;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
+
+use crate::raw::MAX_VALUES;
 
 mod encode;
 mod object;
@@ -66,6 +70,9 @@ pub enum ProtobufError {
     /// The body is longer than can be read or framed.
     #[error("proto: message of {0} bytes is too long")]
     TooLong(usize),
+    /// The message has more values than a body may have, of whatever encoding.
+    #[error("limit is {MAX_VALUES} values")]
+    TooMany,
     /// Neither the envelope nor the request names a kind.
     #[error("Object 'Kind' is missing in protobuf envelope")]
     NoKind,
@@ -124,9 +131,22 @@ pub fn envelope(body: &[u8]) -> Result<Envelope<'_>, ProtobufError> {
 /// protobuf readers do.
 ///
 /// # Errors
-/// When the bytes are no such message.
+/// When the bytes are no such message, or one with more than [`MAX_VALUES`].
 pub fn decode(types: &TypeTable, root: TypeId, message: &[u8]) -> Result<Value, ProtobufError> {
-    let decoder = Decoder { types };
+    decode_values(types, root, message, MAX_VALUES)
+}
+
+/// As [`decode`] for a message with at most so many values.
+fn decode_values(
+    types: &TypeTable,
+    root: TypeId,
+    message: &[u8],
+    most: usize,
+) -> Result<Value, ProtobufError> {
+    let decoder = Decoder {
+        types,
+        left: Cell::new(most),
+    };
     let mut out = Map::new();
     decoder.message(types.resolve(root), message, &mut out, 0)?;
     Ok(Value::Object(out))
@@ -134,6 +154,8 @@ pub fn decode(types: &TypeTable, root: TypeId, message: &[u8]) -> Result<Value, 
 
 struct Decoder<'t> {
     types: &'t TypeTable,
+    /// So many values may still come.
+    left: Cell<usize>,
 }
 
 impl<'t> Decoder<'t> {
@@ -275,6 +297,8 @@ impl<'t> Decoder<'t> {
         wire: Wire<'_>,
         depth: usize,
     ) -> Result<Value, ProtobufError> {
+        let left = self.left.get().checked_sub(1);
+        self.left.set(left.ok_or(ProtobufError::TooMany)?);
         Ok(match (ty, wire) {
             (FieldType::Bool, Wire::Varint(number)) => json!(number != 0),
             // integers of 32 bits are sign-extended

@@ -13,6 +13,19 @@ pub(crate) mod yaml;
 /// parsers that recurse, which stop at 128.
 pub const MAX_DEPTH: usize = 120;
 
+/// Most values of one body. Three mebibytes are some ten thousand values of the objects that people write, and 350 000 of the
+/// smallest that mean anything; of `{}` a million, each of which takes a hundred times its length until it is refused.
+pub const MAX_VALUES: usize = 500_000;
+
+/// Why text cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ReadError {
+    /// It is no JSON or YAML; the sentence says why.
+    Syntax(String),
+    /// It has more than [`MAX_VALUES`].
+    TooMany,
+}
+
 /// So many repeated keys are told.
 const REPEATED: usize = 100;
 
@@ -138,5 +151,21 @@ pub(crate) fn is_deeper(value: &Value, left: usize, looked: &mut usize) -> bool 
         Value::Array(items) => items.iter().any(|v| is_deeper(v, left - 1, looked)),
         Value::Object(map) => map.values().any(|v| is_deeper(v, left - 1, looked)),
         _ => false,
+    }
+}
+
+/// The bytes of a value as text, its name among others not counted.
+pub(crate) fn text_len(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) => 4,
+        Value::Number(_) => 1,
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => 2 + items.iter().map(text_len).sum::<usize>(),
+        Value::Object(map) => {
+            2 + map
+                .iter()
+                .map(|(k, v)| k.len() + 3 + text_len(v))
+                .sum::<usize>()
+        }
     }
 }

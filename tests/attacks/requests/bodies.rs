@@ -80,6 +80,46 @@ pub(super) fn finalizers_that_nobody_is_told(t: &Target) {
     }
 }
 
+/// Bodies of a million values, most of which say nothing: what they are made of took gigabytes and half a minute, until it
+/// was refused; and an apply was told of each that it is not one.
+pub(super) fn values_that_say_nothing(t: &Target) {
+    let nothing = vec!["{}"; 900_000].join(",");
+    let pods = "/api/v1/namespaces/foo/pods";
+    let apply = format!("PATCH {pods}/p?fieldManager=ed");
+    let map = format!("PATCH {MAPS}/deep");
+    let pod = |nothing: &str| {
+        format!(
+            "{{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{{\"name\":\"p\"}},\"spec\":{{\"containers\":[{nothing}]}}}}"
+        )
+    };
+    let begun = Instant::now();
+    for (line, kind, body) in [
+        (&format!("POST {pods}"), JSON, pod(&nothing)),
+        (&format!("POST {pods}"), JSON, pod(&nothing[..300_000 - 1])),
+        (&apply, "application/apply-patch+yaml", pod(&nothing)),
+        (&map, super::MERGE, pod(&nothing)),
+        (&map, "application/json-patch+json", format!("[{nothing}]")),
+    ] {
+        let answer = t.send("ed", line, &[("Content-Type", kind)], &body);
+        assert_eq!(answer.code, 413, "{line} ({kind}): {}", answer.body);
+    }
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    let kind = [("Content-Type", "application/apply-patch+yaml")];
+    let answer = t.send("ed", &apply, &kind, &pod(&nothing[..300_000 - 1]));
+    assert!(answer.body.len() < 100_000, "{} bytes", answer.body.len());
+    let keys = (0..200_000).map(|n| (format!("{n}"), json!("")));
+    let keys = keys.collect::<serde_json::Map<_, _>>();
+    t.write(
+        &format!("POST {MAPS}"),
+        &json!({ "metadata": { "name": "keys" }, "data": keys }),
+    );
+    t.write(
+        &format!("PATCH {MAPS}/keys"),
+        &json!({ "data": { "one": "more" } }),
+    );
+    t.delete(&format!("DELETE {MAPS}/keys"));
+}
+
 /// Each bad character of a name is a fault that shows the name.
 pub(super) fn names_that_multiply(t: &Target) {
     let line = format!("POST {MAPS}?fieldManager={}", "%01".repeat(10_000));

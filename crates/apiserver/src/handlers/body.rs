@@ -7,7 +7,7 @@ use davit_api::status::{Qualified, Status};
 use davit_registry::codec::Shape;
 use davit_registry::{ResourceInfo, convert};
 use davit_schema::decode::{self, Encoding};
-use davit_schema::protobuf;
+use davit_schema::protobuf::{self, ProtobufError};
 use davit_schema::structural::Structural;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
@@ -169,7 +169,10 @@ pub(crate) fn decode(
         Format::Protobuf => {
             let message = protobuf::envelope(bytes)
                 .and_then(|e| protobuf::decode(expected.types, expected.type_id, e.raw));
-            let message = message.map_err(|error| cannot_be_handled(expected, &error))?;
+            let message = message.map_err(|error| match error {
+                ProtobufError::TooMany => Status::too_large(&error.to_string()),
+                error => cannot_be_handled(expected, &error),
+            })?;
             decode::decode_value(expected.types, expected.type_id, message)
         }
     };

@@ -6,7 +6,7 @@ use davit_api::status::{Qualified, Reason, Status};
 use davit_registry::codec::Patch;
 use davit_registry::storage::Stored;
 use davit_registry::{ResourceInfo, convert, object};
-use davit_schema::decode::{self, Encoding};
+use davit_schema::decode::{self, DecodeError, Encoding};
 use davit_schema::patch::{PatchType, json_patch_faults};
 use http::header::CONTENT_TYPE;
 use http::{Request, StatusCode};
@@ -148,7 +148,10 @@ pub(crate) fn configuration(
     let malformed = |error: &dyn std::fmt::Display| {
         Status::bad_request(format!("error decoding YAML: {error}"))
     };
-    let (parsed, repeated) = decode::parse_yaml(bytes).map_err(|error| malformed(&error))?;
+    let (parsed, repeated) = decode::parse_yaml(bytes).map_err(|error| match &error {
+        DecodeError::TooLarge(why) => Status::too_large(why),
+        _ => malformed(&error),
+    })?;
     if !parsed.is_object() {
         return Err(malformed(&"the configuration is not an object"));
     }
@@ -278,10 +281,14 @@ fn received(
     let expected = Expected::of(resource);
     let shape = expected.shape();
     let invalid = patch.map(InvalidPatch::of);
-    let decoded = shape.decode_value(result).map_err(|error| match &invalid {
-        Some(invalid) => invalid.status(&error),
-        None => error.status(expected.kind, expected.version, b""),
-    })?;
+    let decoded = shape
+        .decode_value(result)
+        .map_err(|error| match (&error, &invalid) {
+            (DecodeError::Value(_) | DecodeError::Syntax(_), Some(invalid)) => {
+                invalid.status(&error)
+            }
+            _ => error.status(expected.kind, expected.version, b""),
+        })?;
     match &invalid {
         Some(invalid) if validation == Validation::Strict && !decoded.strict.is_empty() => {
             let faults = decoded.strict.join(", ");

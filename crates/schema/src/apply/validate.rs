@@ -9,6 +9,9 @@ use serde_json::Value;
 use super::path::{Path, PathElement, display};
 use super::typed::{Atom, Scalar, Schema, TypeRef};
 
+/// So many faults are told: a body has room for a million.
+const TOLD: usize = 1_000;
+
 /// What is wrong with an object: path and reason of each fault.
 #[derive(Debug, Default)]
 pub(super) struct Faults(Vec<(String, String)>);
@@ -31,7 +34,9 @@ impl Faults {
     }
 
     fn add(&mut self, path: &[PathElement], why: String) {
-        self.0.push((display(path), why));
+        if self.0.len() < TOLD {
+            self.0.push((display(path), why));
+        }
     }
 }
 

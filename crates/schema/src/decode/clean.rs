@@ -7,6 +7,8 @@
 use davit_api::kinds::{Field, FieldType, TypeBody, TypeId, TypeTable};
 use serde_json::{Map, Value};
 
+use crate::raw::text_len;
+
 /// Whether a field's value is written.
 pub(super) fn is_kept(types: &TypeTable, field: &Field, value: &Value) -> bool {
     if is_hollow(types, field, value) {
@@ -78,6 +80,56 @@ fn unsaid(types: &TypeTable, field: &Field) -> Option<Value> {
         FieldType::Named(_) => struct_zero(types, ty),
         _ if field.required || field.written => scalar_zero(ty),
         _ => None,
+    }
+}
+
+/// How many bytes of text go without saying in an object at most: those of forty thousand containers. A list of `{}` is much
+/// longer when all that it does not say is written out, and takes more time to validate than there is.
+const MOST_UNSAID: usize = 1 << 20;
+
+/// How much the structs of an object leave out.
+#[derive(Debug, Default)]
+pub(super) struct Unsaid {
+    bytes: usize,
+}
+
+impl Unsaid {
+    /// Counts what [`complete`] and declared defaults add to a struct.
+    pub(super) fn count(&mut self, types: &TypeTable, id: TypeId, object: &Map<String, Value>) {
+        for field in types.fields_of_absence(id) {
+            if object.contains_key(&*field.name) {
+                continue;
+            }
+            let value = match &field.default {
+                Some(default) => text_len(default),
+                None => self.unsaid_len(types, field),
+            };
+            if value > 0 {
+                self.bytes = self.bytes.saturating_add(field.name.len() + 4 + value);
+            }
+        }
+    }
+
+    /// The length of what stands for a field without a default; structs in it are counted as others are.
+    fn unsaid_len(&mut self, types: &TypeTable, field: &Field) -> usize {
+        let is_struct = |id| matches!(types.get(id).body, TypeBody::Struct { .. });
+        match types.resolve_type(&field.ty) {
+            FieldType::Named(id) if is_struct(*id) && !field.nullable => {
+                self.count(types, *id, &Map::new());
+                2
+            }
+            _ => unsaid(types, field).as_ref().map_or(0, text_len),
+        }
+    }
+
+    /// Whether no object holds as much.
+    pub(super) fn is_too_much(&self) -> bool {
+        self.bytes > MOST_UNSAID
+    }
+
+    /// What is wrong with an object that leaves out too much.
+    pub(super) fn refusal() -> String {
+        format!("limit is {MOST_UNSAID} bytes of what it does not say")
     }
 }
 

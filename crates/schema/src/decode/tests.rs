@@ -343,3 +343,40 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_goes_without_saying_has_an_end() {
+    let pod_of = |count: usize| {
+        let containers = vec!["{}"; count].join(",");
+        pod(&format!("{{\"spec\":{{\"containers\":[{containers}]}}}}"))
+    };
+    assert!(pod_of(10_000).is_ok());
+    assert!(matches!(pod_of(100_000), Err(DecodeError::TooLarge(_))));
+    let patched = json!({ "spec": { "containers": vec![json!({}); 100_000] } });
+    let types = &builtin().types;
+    let patched = decode_value(types, types.id("core/v1.Pod").unwrap(), patched);
+    assert!(matches!(patched, Err(DecodeError::TooLarge(_))));
+}
+
+#[test]
+fn large_objects_that_say_what_they_are_have_room() {
+    let keys: Vec<String> = (0..150_000).map(|n| format!("\"k{n}\":\"\"")).collect();
+    let map = format!("{{\"data\":{{{}}}}}", keys.join(","));
+    assert!(kind("core/v1.ConfigMap", &map).is_ok());
+    let addresses = (0..100_000).map(|n| format!("{{\"ip\":\"10.1.{}.{}\"}}", n / 256, n % 256));
+    let addresses: Vec<String> = addresses.collect();
+    let subsets = format!(
+        "{{\"subsets\":[{{\"addresses\":[{}]}}]}}",
+        addresses.join(",")
+    );
+    assert!(kind("core/v1.Endpoints", &subsets).is_ok());
+    let fields: Vec<String> = (0..100_000)
+        .map(|n| format!("\"f{n}\":{{\"type\":\"string\"}}"))
+        .collect();
+    let schema = format!(
+        "{{\"spec\":{{\"versions\":[{{\"schema\":{{\"openAPIV3Schema\":{{\"properties\":{{{}}}}}}}}}]}}}}",
+        fields.join(",")
+    );
+    let definition = "apiextensions/v1.CustomResourceDefinition";
+    assert!(kind(definition, &schema).is_ok());
+}

@@ -63,11 +63,10 @@ impl JsonPatch {
     pub fn parse(body: &[u8]) -> Result<Self, PatchError> {
         let malformed = |text: String| PatchError::Malformed(text);
         let value = parse(body, Encoding::Json).map_err(|e| {
-            let text = e.to_string();
-            let text = text
-                .rsplit_once("json parse error: ")
-                .map_or(&*text, |t| t.1);
-            malformed(text.to_owned())
+            PatchError::of_parser(e, |text| {
+                let text = text.rsplit_once("json parse error: ").map_or(text, |t| t.1);
+                text.to_owned()
+            })
         })?;
         let list = match value {
             Value::Array(list) => list,

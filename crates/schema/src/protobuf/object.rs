@@ -6,7 +6,7 @@ use davit_api::meta;
 use serde_json::{Map, Value};
 
 use super::write::bytes_field;
-use super::{MAGIC, ProtobufError, decode, encode, envelope};
+use super::{MAGIC, ProtobufError, decode_values, encode, envelope};
 
 /// Longest body that is read, in bytes.
 pub const MAX_LENGTH: usize = 1 << 30;
@@ -25,7 +25,7 @@ pub struct Object {
     pub value: Value,
 }
 
-/// Reads an envelope of any built-in kind. `default` is the `apiVersion` and `kind` that the
+/// Reads an envelope of any built-in kind, such as what is stored: it has as many values as have room. `default` is the `apiVersion` and `kind` that the
 /// request implies; it stands in for what the envelope leaves out.
 ///
 /// # Errors
@@ -49,7 +49,7 @@ pub fn decode_object(
         }
     }
     let root = root_of(kinds, &read.api_version, &read.kind)?;
-    let mut value = decode(&kinds.types, root, read.raw)?;
+    let mut value = decode_values(&kinds.types, root, read.raw, usize::MAX)?;
     if let (Some(object), Some(_)) = (value.as_object_mut(), kinds.types.field(root, "kind")) {
         object.insert("apiVersion".to_owned(), Value::from(&*read.api_version));
         object.insert("kind".to_owned(), Value::from(&*read.kind));

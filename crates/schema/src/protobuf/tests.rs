@@ -55,3 +55,23 @@ proptest! {
         let _ = decode(&table.types, root, &body);
     }
 }
+
+#[test]
+fn values_of_a_body_have_an_end() {
+    let types = &builtin().types;
+    let pod = types.id("core/v1.Pod").unwrap();
+    let containers = |count: usize| {
+        let spec = [2 << 3 | 2, 0].repeat(count);
+        let mut message = vec![2 << 3 | 2];
+        let mut length = spec.len();
+        while length > 0x7f {
+            message.push((length & 0x7f) as u8 | 0x80);
+            length >>= 7;
+        }
+        message.push(length as u8);
+        [message, spec].concat()
+    };
+    assert!(decode(types, pod, &containers(MAX_VALUES - 1)).is_ok());
+    let refused = decode(types, pod, &containers(MAX_VALUES)).unwrap_err();
+    assert_eq!(refused, ProtobufError::TooMany);
+}

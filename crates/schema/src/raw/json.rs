@@ -2,27 +2,27 @@
 
 use std::borrow::Cow;
 
-use super::{MAX_DEPTH, Raw};
+use super::{MAX_DEPTH, MAX_VALUES, Raw, ReadError};
 
 struct Reader<'a> {
     text: &'a [u8],
     at: usize,
     depth: usize,
+    values: usize,
 }
 
 /// Reads one JSON value and nothing after it.
-pub(crate) fn read(text: &[u8]) -> Result<Raw<'_>, String> {
+pub(crate) fn read(text: &[u8]) -> Result<Raw<'_>, ReadError> {
     let mut reader = Reader {
         text,
         at: 0,
         depth: 0,
+        values: 0,
     };
-    let value = reader.value()?;
-    reader.skip_space();
-    match reader.peek() {
-        None => Ok(value),
-        Some(_) => Err(reader.refuse("after top-level value")),
-    }
+    reader.document().map_err(|why| match reader.values {
+        MAX_VALUES.. => ReadError::TooMany,
+        _ => ReadError::Syntax(why),
+    })
 }
 
 impl<'a> Reader<'a> {
@@ -44,7 +44,20 @@ impl<'a> Reader<'a> {
         }
     }
 
+    fn document(&mut self) -> Result<Raw<'a>, String> {
+        let value = self.value()?;
+        self.skip_space();
+        match self.peek() {
+            None => Ok(value),
+            Some(_) => Err(self.refuse("after top-level value")),
+        }
+    }
+
     fn value(&mut self) -> Result<Raw<'a>, String> {
+        if self.values >= MAX_VALUES {
+            return Err("too many values".to_owned());
+        }
+        self.values += 1;
         self.skip_space();
         match self.peek() {
             Some(b'{') => self.nested(Self::object),
@@ -329,13 +342,19 @@ mod tests {
                 "invalid character 'x' in \\u hexadecimal character escape",
             ),
         ] {
-            assert_eq!(read(text.as_bytes()).unwrap_err(), sentence, "{text}");
+            let refused = ReadError::Syntax(sentence.to_owned());
+            assert_eq!(read(text.as_bytes()), Err(refused), "{text}");
         }
         let deep = "[".repeat(100_000);
-        assert_eq!(
-            read(deep.as_bytes()).unwrap_err(),
-            "invalid character '[' exceeded max depth"
-        );
+        let refused = "invalid character '[' exceeded max depth".to_owned();
+        assert_eq!(read(deep.as_bytes()), Err(ReadError::Syntax(refused)));
+    }
+
+    #[test]
+    fn values_have_an_end() {
+        let list = |count: usize| format!("[{}]", vec!["{}"; count].join(","));
+        assert!(read(list(MAX_VALUES - 1).as_bytes()).is_ok());
+        assert_eq!(read(list(MAX_VALUES).as_bytes()), Err(ReadError::TooMany));
     }
 
     #[test]

@@ -19,7 +19,7 @@ const MAX_STRICT: usize = 100;
 pub fn parse_bytes(body: &[u8], encoding: Encoding) -> Result<Decoded, DecodeError> {
     let mut strict = Vec::new();
     let raw = match encoding {
-        Encoding::Json => json::read(body).map_err(DecodeError::Syntax)?,
+        Encoding::Json => json::read(body)?,
         Encoding::Yaml => {
             let read = yaml::read(body).map_err(DecodeError::Syntax)?;
             strict.extend(read.duplicates);

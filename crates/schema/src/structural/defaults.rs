@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::Node;
+use crate::raw::text_len;
 
 /// How many bytes of text defaults add to an object at most: many times what a store takes, which refuses what would have had
 /// more. A list of many empty objects, each with its defaults, would be more than there is memory for.
@@ -92,25 +93,9 @@ fn replace_null(value: &mut Value, node: &Node, room: &mut usize) -> bool {
 /// The default, where there is one and room for it; what does not fit leaves none for others.
 fn default_of(node: &Node, room: &mut usize) -> Option<Value> {
     let default = node.default.as_deref()?;
-    let left = room.checked_sub(size(default));
+    let left = room.checked_sub(text_len(default));
     *room = left.unwrap_or_default();
     left.map(|_| default.clone())
-}
-
-/// The bytes of a value as text, its name among others not counted.
-fn size(value: &Value) -> usize {
-    match value {
-        Value::Null | Value::Bool(_) => 4,
-        Value::Number(_) => 1,
-        Value::String(text) => text.len() + 2,
-        Value::Array(items) => 2 + items.iter().map(size).sum::<usize>(),
-        Value::Object(map) => {
-            2 + map
-                .iter()
-                .map(|(k, v)| k.len() + 3 + size(v))
-                .sum::<usize>()
-        }
-    }
 }
 
 #[cfg(test)]
