@@ -151,6 +151,19 @@ try {
     await accessible("changes");
   });
 
+  await step("a node that answers with no table of devices leaves the page as it is", async () => {
+    for (const told of ["null", "{}", '{"generation":1,"devices":[{"numaNodes":5,"holders":{}}],"numa":[null]}', "<html></html>"]) {
+      const other = await open(browser);
+      await other.page.route(/proxy\/devices/, (route) => route.fulfill({ status: 200, contentType: "application/json", body: `${told}\n` }));
+      await logIn(other.page, admin);
+      await goTo(other.page, "devices", ".note:has-text('cannot be read')");
+      await goTo(other.page, "nodes/sim-0", "h1:has-text('sim-0')");
+      await goTo(other.page, "cluster", ".tile:has-text('Nodes')");
+      assert.deepEqual(other.faults, []);
+      await other.context.close();
+    }
+  });
+
   await step("records that others wrote in a form of their own leave the page as it is", async () => {
     const { metadata } = await api(admin, "GET", "/api/v1/namespaces/default/pods/too-hungry");
     const records = { verdict: ['{"at":"9999-01-01T00:00:00Z"}', "null", "[]", '{"at":5,"nodes":[null]}'], refusal: ['{"options":5}'] };

@@ -26,7 +26,7 @@ export class ApiError extends Error {
 }
 
 const REVIEW = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
-const DEADLINE = 30_000;
+export const DEADLINE = 30_000;
 
 let token = "";
 let life = new AbortController();

@@ -4,44 +4,13 @@
  */
 import { signal } from "@preact/signals";
 import { lines, natural, type Row } from "../api/collection";
-import { ApiError, atEnd, namespace, open, read, sessionSignal } from "../api/session";
+import { ApiError, atEnd, DEADLINE, namespace, open, sessionSignal } from "../api/session";
 import { nodes } from "./nodes";
 import { pods } from "./pods";
 import { claims, slices, type ClaimRow, type SliceDevice, type SliceRow } from "./claims";
+import { LONGEST_TABLE, tableOf, type Holder, type NumaPlace, type Table, type TableDevice } from "./table";
 
-export interface Holder {
-  namespace: string;
-  pod: string;
-  uid: string;
-  container: string;
-  since?: string;
-}
-
-export interface TableDevice {
-  resource: string;
-  id: string;
-  claim?: string;
-  health: string;
-  reason?: string;
-  numaNodes?: number[];
-  holders?: Holder[];
-}
-
-export interface NumaPlace {
-  id: number;
-  cpus: string;
-  memory: number;
-}
-
-/** What a node's agent says of its devices at `/devices`. */
-export interface Table {
-  node: string;
-  generation: number;
-  devices: TableDevice[];
-  held?: TableDevice[];
-  empty?: string[];
-  numa?: NumaPlace[];
-}
+export type { Holder, NumaPlace, Table, TableDevice };
 
 export type DeviceState = "Free" | "Held" | "Unhealthy" | "Unknown" | "Tainted";
 
@@ -101,7 +70,18 @@ function path(node: string): string {
 }
 
 function text(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
+  return (error instanceof Error ? error.message : String(error)).slice(0, 1024);
+}
+
+/** Reads the table of a node once. */
+async function readTable(node: string): Promise<Table> {
+  const response = await open(path(node), {}, AbortSignal.any([AbortSignal.timeout(DEADLINE), sessionSignal()]));
+  let told = "";
+  for await (const line of lines(response, LONGEST_TABLE)) {
+    told += line;
+    if (told.length >= LONGEST_TABLE) throw new Error("its table of devices is too long");
+  }
+  return tableOf(node, JSON.parse(told));
 }
 
 /** Reads the tables of nodes, some at once. */
@@ -112,7 +92,7 @@ export async function readTables(nodes: string[]): Promise<void> {
   reading.value = queue.length;
   const work = async () => {
     for (let node = queue.shift(); node !== undefined && !end.aborted; node = queue.shift()) {
-      put(node, await read<Table>(path(node)).catch(text));
+      put(node, await readTable(node).catch(text));
       reading.value = Math.max(0, reading.value - 1);
     }
   };
@@ -131,7 +111,7 @@ function follow(node: string): void {
       try {
         const response = await open(`${path(node)}?watch=true`, {}, life.signal);
         wait = AGAIN;
-        for await (const line of lines(response)) put(node, JSON.parse(line) as Table);
+        for await (const line of lines(response, LONGEST_TABLE)) put(node, tableOf(node, JSON.parse(line)));
       } catch (error) {
         if (life.signal.aborted) return;
         // a connection that broke is no news of the devices

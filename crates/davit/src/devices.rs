@@ -15,6 +15,9 @@ use kube::api::ListParams;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
+/// So much is shown of why a node does not tell its devices.
+const WHY: usize = 1024;
+
 /// How long one node may take to answer.
 const NODE_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -120,14 +123,27 @@ async fn ask(client: &kube::Client, node: &str) -> Result<NodeDevices, String> {
     let request = http::Request::get(path(node, ""))
         .body(Vec::new())
         .map_err(|e| e.to_string())?;
-    client.request(request).await.map_err(|error| match error {
+    let table = client.request::<NodeDevices>(request).await;
+    let table = table.map(|table| table_of(node, table));
+    table.map_err(|error| match error {
         kube::Error::Api(status) if status.code == 404 => {
             "its node agent serves no device table (not a davit node)".to_owned()
         }
         // Only an answer with a body that is no Status comes with the reason of another program.
-        kube::Error::Api(status) => format!("{}, HTTP {}", status.message, status.code),
+        kube::Error::Api(status) => {
+            let message = shortened(&status.message, WHY);
+            format!("{message}, HTTP {}", status.code)
+        }
         other => other.to_string(),
     })
+}
+
+/// What a node says is about that node, whatever name it tells.
+fn table_of(node: &str, table: NodeDevices) -> NodeDevices {
+    NodeDevices {
+        node: node.to_owned(),
+        ..table
+    }
 }
 
 /// Every node by its NUMA nodes.
@@ -300,6 +316,17 @@ a      x.example/foo   foo-1    Healthy   0      -           -
 node b: no answer within 10 s
 ";
         assert_eq!(text(&answers, false, Paint::NONE), expected);
+    }
+
+    #[test]
+    fn a_node_tells_its_own_devices() {
+        let told = NodeDevices {
+            node: "b".into(),
+            devices: vec![held("x.example/foo", "foo-0", "Healthy")],
+            ..NodeDevices::default()
+        };
+        let told = table_of("a", told);
+        assert_eq!(paths_of(&[&told]), "a/x.example/foo/foo-0\n");
     }
 
     pub(super) fn held(resource: &str, id: &str, health: &str) -> Device {

@@ -3,6 +3,10 @@
 use crate::page::{Paint, Tone, tone_of_cell};
 use crate::plain::printable;
 
+/// Columns are at most so wide, which the longest names of objects are not; longer cells stand out. Every line would be as long
+/// as whatever somebody has made one of its cells.
+const WIDEST: usize = 400;
+
 /// Prints rows under a header, each column as wide as its widest cell, three blanks apart, as kubectl does.
 pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
     painted(header, rows, Paint::NONE)
@@ -17,7 +21,7 @@ pub(crate) fn painted(header: &[&str], rows: &[Vec<String>], paint: Paint) -> St
         .collect();
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+            *width = (*width).max(cell.chars().count().min(WIDEST));
         }
     }
     let mut out = String::new();
@@ -30,7 +34,7 @@ pub(crate) fn painted(header: &[&str], rows: &[Vec<String>], paint: Paint) -> St
                 out.push_str(&paint.put(tone, cell));
                 blanks = 0;
             }
-            blanks += width - cell.chars().count() + 3;
+            blanks += width.saturating_sub(cell.chars().count()) + 3;
         }
         out.push('\n');
     };
@@ -44,6 +48,14 @@ pub(crate) fn painted(header: &[&str], rows: &[Vec<String>], paint: Paint) -> St
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn one_long_cell_does_not_make_all_lines_long() {
+        let long = [["x".repeat(1 << 20), "a".to_owned()].to_vec()];
+        let short = vec![vec!["y".to_owned(), "b".to_owned()]; 1_000];
+        let text = super::render(&["NAME", "B"], &[&long[..], &short].concat());
+        assert!(text.len() < 2 << 20, "{} bytes", text.len());
+    }
+
     #[test]
     fn columns_line_up_and_lines_have_no_trailing_blanks() {
         let rows = vec![

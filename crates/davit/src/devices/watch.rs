@@ -1,6 +1,6 @@
 //! `davit devices --watch`: the table, and what changes in it.
 
-use super::{Answer, Devices, header, node_names, path, rows};
+use super::{Answer, Devices, header, node_names, path, rows, table_of};
 use crate::output::ListOutput;
 use crate::page::Paint;
 use crate::plain::printable;
@@ -82,6 +82,7 @@ async fn stream(client: &kube::Client, node: &str, updates: &mpsc::Sender<Answer
     while let Some(line) = next_table(&mut answer).await? {
         let devices: NodeDevices =
             serde_json::from_slice(&line).context("device table of the node")?;
+        let devices = table_of(node, devices);
         updates.send((node.to_owned(), Ok(devices))).await?;
     }
     Ok(())
