@@ -383,6 +383,14 @@ pub(crate) fn reap() -> Option<Ended> {
     }
 }
 
+/// Whether a child of this process, which has not been waited for, has ended.
+pub(crate) fn has_ended(pid: Pid) -> bool {
+    use rustix::process::{Pid as RawPid, WaitId, WaitIdOptions, waitid};
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    RawPid::from_raw(pid.as_raw())
+        .is_some_and(|pid| matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_))))
+}
+
 /// Whether the process is a child of this one that has not been waited for, so that its number is its own.
 pub(crate) fn is_child(pid: Pid) -> bool {
     use rustix::process::{Pid as RawPid, WaitId, WaitIdOptions, waitid};

@@ -7,10 +7,18 @@ use crate::sys;
 use davit_beneath::Procfs;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How often is looked whether a process that says nothing is still there.
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 500_000_000,
+};
 
 /// A process that has been started.
 pub(super) struct Spawned {
@@ -49,7 +57,8 @@ pub(super) fn spawn(
         ours.set_read_timeout(Some(patience))
             .map_err(|e| e.to_string())?;
         (&ours).write_all(&[0]).map_err(|e| e.to_string())?;
-        follow(&ours, &mut pid, expected.terminal, namespaces).and_then(|terminal| {
+        let until = Instant::now() + patience;
+        follow(&ours, &mut pid, expected.terminal, until, namespaces).and_then(|terminal| {
             if expected.moves && pid == first {
                 return Err("the new process ended".to_owned());
             }
@@ -103,13 +112,28 @@ fn follow(
     mut socket: &UnixStream,
     pid: &mut Pid,
     makes_terminal: bool,
+    until: Instant,
     namespaces: impl FnOnce(Pid) -> Result<(), String>,
 ) -> Result<Option<OwnedFd>, String> {
     /// More than a child has to say.
     const MESSAGES: usize = 8;
-    let (mut terminal, mut moved) = (None, false);
+    let (mut terminal, mut moved, mut ended) = (None, false, false);
     let mut namespaces = Some(namespaces);
-    for _ in 0..MESSAGES {
+    let mut messages = 0;
+    while messages < MESSAGES {
+        if !says_something(socket).map_err(|e| format!("listen to the new process: {e}"))? {
+            if Instant::now() >= until {
+                return Err("the process did not start in time".to_owned());
+            }
+            // The kernel may have ended it for want of memory, with another that was to go on in its place still waiting to be
+            // heard of. What it had said was there before it ended.
+            if ended {
+                return Err("the new process ended".to_owned());
+            }
+            ended = sys::has_ended(*pid);
+            continue;
+        }
+        messages += 1;
         match protocol::receive::<FromChild>(socket) {
             Ok(None) => return Ok(terminal),
             Ok(Some((FromChild::Namespaces, _))) => {
@@ -143,6 +167,15 @@ fn follow(
     Err("another process speaks for the new one".to_owned())
 }
 
+/// Whether there is something to be read, or its end, within [`LOOK`].
+fn says_something(socket: &UnixStream) -> rustix::io::Result<bool> {
+    let mut one = [PollFd::new(socket, PollFlags::IN)];
+    match poll(&mut one, Some(&LOOK)) {
+        Err(Errno::INTR) => Ok(false),
+        ready => Ok(ready? > 0),
+    }
+}
+
 /// Starts one more process in a running container.
 pub(super) fn exec(
     container: BorrowedFd<'_>,
@@ -167,4 +200,31 @@ pub(super) fn exec(
             init::exec(socket, container, process, stdio.as_ref(), bundle)
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_ends_without_a_word_is_not_waited_for() {
+        let begun = Instant::now();
+        let expected = Expected {
+            moves: true,
+            terminal: false,
+        };
+        let ends = |socket: &UnixStream| {
+            let _ = init::wait_for_parent(socket);
+            // The other one waits to be heard of, and is not: its socket keeps the end of this one from being seen.
+            if let Ok(None) = sys::fork_sibling() {
+                let _ = init::wait_for_parent(socket);
+            }
+            sys::exit_now(9)
+        };
+        let patience = Duration::from_secs(60);
+        let outcome = spawn(None, None, patience, expected, |_| Ok(()), ends);
+        let told = outcome.err();
+        assert_eq!(told.as_deref(), Some("the new process ended"));
+        assert!(begun.elapsed() < patience / 4, "{:?}", begun.elapsed());
+    }
 }
