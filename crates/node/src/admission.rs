@@ -3,7 +3,7 @@
 use crate::sysctls::Allowlist;
 use davit_api::selector::selects_node;
 use davit_api::taint::untolerated;
-use davit_pods::pod::PodExt;
+use davit_pods::pod::{PodExt, check_number};
 use k8s_openapi::api::core::v1::{AppArmorProfile, Node, Pod};
 use std::collections::BTreeMap;
 
@@ -81,6 +81,9 @@ pub(crate) fn check_node(pod: &Pod, node: &Node, sysctls: &Allowlist) -> Result<
             ),
         );
     }
+    if let Err(text) = check_number(spec) {
+        return refuse("TooManyContainers", text);
+    }
     check_sysctls(pod, sysctls)?;
     check_app_armor(pod, app_armor_is_on)?;
     let selector_os = spec
@@ -138,6 +141,7 @@ pub(crate) fn check_node(pod: &Pod, node: &Node, sysctls: &Allowlist) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use davit_pods::pod::MOST_CONTAINERS;
     use serde_json::json;
 
     #[expect(
@@ -162,6 +166,21 @@ mod tests {
     fn affinity(expression: serde_json::Value) -> serde_json::Value {
         json!({"containers": [], "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
             {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}}})
+    }
+
+    #[test]
+    fn more_containers_than_anybody_has_are_refused() {
+        let with = |count: usize| {
+            let containers: Vec<_> = (0..count)
+                .map(|n| json!({"name": format!("c{n}")}))
+                .collect();
+            check(
+                json!({"containers": containers, "initContainers": [{"name": "i"}]}),
+                json!([]),
+            )
+        };
+        assert_eq!(with(MOST_CONTAINERS - 1), None);
+        assert_eq!(with(MOST_CONTAINERS).as_deref(), Some("TooManyContainers"));
     }
 
     #[test]

@@ -143,35 +143,42 @@ pub(crate) fn backoff_key(container: &Container) -> String {
     format!("{}/{}", container.name, container_hash(container))
 }
 
+/// So many ephemeral containers of a pod run at a time. Whoever may add them adds as many as an object has room for, of which
+/// no quota counts any, and each has a monitor, which is not within the pod's limits.
+const RUNNING_EPHEMERAL: usize = 32;
+
 /// Makes the plan.
 pub(crate) fn plan(input: &Input<'_>) -> Plan {
     let mut plan = match sandbox_step(input) {
         Step::Done(plan) => return plan,
         Step::Keep(plan) => plan,
     };
-    let Input { pod, runtime, .. } = input;
-    for (index, ephemeral) in pod
-        .pod_spec()
-        .ephemeral_containers
-        .iter()
-        .flatten()
-        .enumerate()
-    {
-        if runtime.latest(&ephemeral.name).is_none() {
-            plan.start.push(start(
-                input,
-                Role::Ephemeral,
-                index,
-                &ephemeral_as_container(ephemeral),
-            ));
-        }
-    }
+    ephemeral_steps(input, &mut plan);
     let initialized = init_steps(input, &mut plan);
     if plan.kill_pod || !initialized {
         return plan;
     }
     main_steps(input, &mut plan);
     plan
+}
+
+/// Starts those that never were, as far as there is room; the others do when one ends.
+fn ephemeral_steps(input: &Input<'_>, plan: &mut Plan) {
+    let Input { pod, runtime, .. } = input;
+    let all = || pod.pod_spec().ephemeral_containers.iter().flatten();
+    let is_there = |name: &str| {
+        let latest = runtime.latest(name);
+        latest.is_some_and(|record| record.state != State::Exited)
+    };
+    let there = all().filter(|one| is_there(&one.name)).count();
+    let room = RUNNING_EPHEMERAL.saturating_sub(there);
+    let is_new = |name: &str| runtime.latest(name).is_none();
+    let new = all().enumerate().filter(|(_, one)| is_new(&one.name));
+    for (index, one) in new.take(room) {
+        let container = ephemeral_as_container(one);
+        let started = start(input, Role::Ephemeral, index, &container);
+        plan.start.push(started);
+    }
 }
 
 enum Step {

@@ -237,6 +237,24 @@ pub fn init_role(container: &Container) -> Role {
     }
 }
 
+/// Most containers of a pod, init containers included. Each has a monitor, which is not within the pod's limits: one of as many
+/// as an object has room for takes all memory of its node.
+pub const MOST_CONTAINERS: usize = 1_000;
+
+/// Refuses a pod of more than [`MOST_CONTAINERS`].
+///
+/// # Errors
+/// How many it has.
+pub fn check_number(spec: &PodSpec) -> Result<(), String> {
+    let count = spec.containers.len() + spec.init_containers.as_ref().map_or(0, Vec::len);
+    if count > MOST_CONTAINERS {
+        return Err(format!(
+            "the pod has {count} containers, more than {MOST_CONTAINERS}"
+        ));
+    }
+    Ok(())
+}
+
 /// An ephemeral container has the fields of a container plus its target.
 pub fn ephemeral_as_container(c: &EphemeralContainer) -> Container {
     Container {

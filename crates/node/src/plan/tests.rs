@@ -490,3 +490,26 @@ fn what_was_ended_to_be_replaced_starts_again_whatever_the_policy() {
     assert!(!again.kill_pod);
     assert_eq!(starts(&again), ["a"]);
 }
+
+#[test]
+fn not_all_ephemeral_containers_run_at_a_time() {
+    let mut p = pod("Always", &[], &["a"]);
+    let names: Vec<String> = (0..100).map(|n| format!("dbg-{n}")).collect();
+    let spec = names.iter().map(|n| json!({ "name": n, "image": "i" }));
+    p.spec.as_mut().unwrap().ephemeral_containers = serde_json::from_value(spec.collect()).unwrap();
+    let known = |count: usize, state: State| {
+        let known = names[..count].iter().map(|n| (n.as_str(), state, 0));
+        let all: Vec<_> = std::iter::once(("a", State::Running, 0))
+            .chain(known)
+            .collect();
+        let plan = make(&p, &runtime(&p, &all), &Probes::default());
+        starts(&plan)
+            .into_iter()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(known(0, State::Running), names[..RUNNING_EPHEMERAL]);
+    assert_eq!(known(30, State::Running), names[30..RUNNING_EPHEMERAL]);
+    assert!(known(40, State::Running).is_empty());
+    assert_eq!(known(40, State::Exited), names[40..][..RUNNING_EPHEMERAL]);
+}
