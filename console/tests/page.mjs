@@ -55,8 +55,21 @@ export async function open(browser, options = {}) {
     if (/token-/.test(socket.url())) faults.push(`a secret in ${socket.url()}`);
   });
   if (process.env.CONSOLE_FILES) await fromFolder(page, process.env.CONSOLE_FILES);
-  await page.goto(`${server}/console`);
+  await goHere(page);
   return { context, page, faults };
+}
+
+/** Goes to the console. A browser ends what is under way when an interface of the machine comes or goes, as those of pods do. */
+async function goHere(page) {
+  for (let left = 20; ; left--) {
+    try {
+      await page.goto(`${server}/console`);
+      return;
+    } catch (error) {
+      if (left === 0 || !/ERR_NETWORK_CHANGED/.test(String(error))) throw error;
+      await page.waitForTimeout(250);
+    }
+  }
 }
 
 /** For work on the page: the files of a folder in place of those that the binary has. */
