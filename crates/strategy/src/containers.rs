@@ -1,6 +1,6 @@
 //! Containers of pods and templates.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
@@ -17,8 +17,8 @@ pub(super) const INIT_RESTARTS: &str =
 
 /// What containers may refer to.
 pub(super) struct Scope<'a> {
-    /// Names of the pod's volumes.
-    pub(super) volumes: HashSet<&'a str>,
+    /// The pod's volumes, by name.
+    pub(super) volumes: HashMap<&'a str, &'a Value>,
     /// Names of the pod's resource claims.
     pub(super) claims: HashSet<&'a str>,
     /// Whether the pod uses the network of the node.
@@ -318,10 +318,11 @@ fn mounts(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
     for (i, mount) in list_at(c, &["volumeMounts"]).iter().enumerate() {
         let path = of_list.index(i);
         let name = str_at(mount, &["name"]);
+        let at_name = path.child("name");
         if name.is_empty() {
-            errors.push(FieldError::required(&path.child("name"), ""));
-        } else if !scope.volumes.contains(name) {
-            errors.push(FieldError::not_found(&path.child("name"), name));
+            errors.push(FieldError::required(&at_name, ""));
+        } else if !scope.volumes.contains_key(name) {
+            errors.push(FieldError::not_found(&at_name, name));
         }
         let target = str_at(mount, &["mountPath"]);
         let at_target = path.child("mountPath");
@@ -329,6 +330,14 @@ fn mounts(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
             errors.push(FieldError::required(&at_target, ""));
         } else if !taken.insert(target) {
             errors.push(FieldError::invalid(&at_target, target, "must be unique"));
+        }
+        if is_among(c, "volumeDevices", "name", name) {
+            let fault = "must not already exist in volumeDevices";
+            errors.push(FieldError::invalid(&at_name, name, fault));
+        }
+        if is_among(c, "volumeDevices", "devicePath", target) {
+            let fault = "must not already exist as a path in volumeDevices";
+            errors.push(FieldError::invalid(&at_target, target, fault));
         }
         for key in ["subPath", "subPathExpr"] {
             volumes::descending_path(str_at(mount, &[key]), &of_list.child(key), errors);
@@ -351,15 +360,59 @@ fn mounts(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
         }
         recursive_read_only(mount, &of_list.child("recursiveReadOnly"), errors);
     }
+    devices(c, scope, &path.child("volumeDevices"), errors);
+}
+
+/// Whether an entry of a list says this in a field.
+fn is_among(c: &Value, list: &str, field: &str, value: &str) -> bool {
+    let mut entries = list_at(c, &[list]).iter();
+    entries.any(|entry| str_at(entry, &[field]) == value)
+}
+
+fn devices(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
+    let (mut names, mut paths) = (HashSet::new(), HashSet::new());
     for (i, device) in list_at(c, &["volumeDevices"]).iter().enumerate() {
-        let path = path.child("volumeDevices").index(i);
-        let name = str_at(device, &["name"]);
+        let path = path.index(i);
+        let (name, target) = (str_at(device, &["name"]), str_at(device, &["devicePath"]));
+        let (at_name, at_target) = (path.child("name"), path.child("devicePath"));
+        let volume = scope.volumes.get(name);
+        let mut told = Vec::new();
         if name.is_empty() {
-            errors.push(FieldError::required(&path.child("name"), ""));
-        } else if !scope.volumes.contains(name) {
-            errors.push(FieldError::not_found(&path.child("name"), name));
+            told.push(FieldError::required(&at_name, ""));
+        } else if !names.insert(name) {
+            told.push(FieldError::invalid(&at_name, name, "must be unique"));
         }
-        required(device, "devicePath", &path, errors);
+        let is_claim =
+            |volume: &Value| has(volume, &["persistentVolumeClaim"]) || has(volume, &["ephemeral"]);
+        match volume {
+            Some(volume) if !is_claim(volume) => {
+                let fault = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
+                told.push(FieldError::invalid(&at_name, name, fault));
+            }
+            None if !name.is_empty() => told.push(FieldError::not_found(&at_name, name)),
+            _ => {}
+        }
+        if target.is_empty() {
+            told.push(FieldError::required(&at_target, ""));
+        }
+        if paths.contains(target) {
+            told.push(FieldError::invalid(&at_target, target, "must be unique"));
+        }
+        if target.split('/').any(|part| part == "..") {
+            let fault = "can not contain backsteps ('..')";
+            told.push(FieldError::invalid(&at_target, target, fault));
+        } else {
+            paths.insert(target);
+        }
+        if is_among(c, "volumeMounts", "name", name) {
+            let fault = "must not already exist in volumeMounts";
+            told.push(FieldError::invalid(&at_name, name, fault));
+        }
+        if is_among(c, "volumeMounts", "mountPath", target) {
+            let fault = "must not already exist as a path in volumeMounts";
+            told.push(FieldError::invalid(&at_target, target, fault));
+        }
+        errors.extend(told);
     }
 }
 

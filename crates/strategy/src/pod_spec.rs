@@ -22,7 +22,7 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
     let scope = Scope {
         volumes: list_at(spec, &["volumes"])
             .iter()
-            .map(|v| str_at(v, &["name"]))
+            .map(|v| (str_at(v, &["name"]), v))
             .collect(),
         claims: claims.iter().map(|c| str_at(c, &["name"])).collect(),
         host_network: bool_at(spec, &["hostNetwork"]),

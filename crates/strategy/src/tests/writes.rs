@@ -81,6 +81,60 @@ fn users_of_the_pods_own_and_devices_do_not_go_together() {
 }
 
 #[test]
+fn devices_are_claims_that_nobody_mounts() {
+    let told = |devices: Value| {
+        let pod = pod(|p| {
+            p["spec"]["volumes"] = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "v"}},
+                {"name": "g", "ephemeral": {"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"],
+                    "resources": {"requests": {"storage": "1Gi"}}}}}},
+                {"name": "m", "persistentVolumeClaim": {"claimName": "m"}}, {"name": "e", "emptyDir": {}}]);
+            p["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "m", "mountPath": "/m"}]);
+            p["spec"]["containers"][0]["volumeDevices"] = devices;
+        });
+        faults("", "v1", "Pod", &pod)
+    };
+    let both =
+        json!([{"name": "v", "devicePath": "/dev/v"}, {"name": "g", "devicePath": "/dev/g"}]);
+    assert_eq!(told(both), "");
+    for (devices, part) in [
+        (
+            json!([{"name": "e", "devicePath": "/e"}]),
+            "can only use volume source type",
+        ),
+        (json!([{"name": "v", "devicePath": "/a/../b"}]), "backsteps"),
+        (
+            json!([{"name": "v", "devicePath": "/m"}]),
+            "as a path in volumeMounts",
+        ),
+        (
+            json!([{"name": "v", "devicePath": "/m"}]),
+            "as a path in volumeDevices",
+        ),
+        (
+            json!([{"name": "m", "devicePath": "/d"}]),
+            "exist in volumeMounts",
+        ),
+        (
+            json!([{"name": "m", "devicePath": "/d"}]),
+            "exist in volumeDevices",
+        ),
+        (
+            json!([{"name": "v", "devicePath": "/d"}, {"name": "g", "devicePath": "/d"}]),
+            "volumeDevices[1].devicePath: Invalid value: \"/d\": must be unique",
+        ),
+        (
+            json!([{"name": "v", "devicePath": "/d"}, {"name": "v", "devicePath": "/e"}]),
+            "volumeDevices[1].name: Invalid value: \"v\": must be unique",
+        ),
+        (json!([{"name": "x", "devicePath": "/d"}]), "Not found"),
+        (json!([{"name": "v"}]), "devicePath: Required"),
+    ] {
+        let said = told(devices);
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[test]
 fn candidates_are_called_as_keys_of_config_maps() {
     let of = |name: &str| {
         let spec = json!({"leaseName": "l", "binaryVersion": "1.36.0",
