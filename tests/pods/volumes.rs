@@ -25,6 +25,7 @@ spec:
   volumes:
   - {name: shared, emptyDir: {}}
   - {name: memory, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
+  - {name: heap, emptyDir: {medium: Memory}}
   - {name: settings, configMap: {name: settings}}
   - {name: keys, secret: {secretName: keys, defaultMode: 0400, items: [{key: password, path: deep/pass}]}}
   - {name: host, hostPath: {path: HOST, type: DirectoryOrCreate}}
@@ -57,6 +58,7 @@ spec:
     volumeMounts:
     - {name: shared, mountPath: /shared}
     - {name: memory, mountPath: /memory}
+    - {name: heap, mountPath: /heap}
     - {name: settings, mountPath: /settings}
     - {name: shared, mountPath: /settings/more.d}
     - {name: settings, mountPath: /single/color, subPath: color}
@@ -68,6 +70,7 @@ spec:
   - name: other
     image: davit.local/host
     command: [/bin/sh, -c, 'while [ ! -e /shared/file ]; do sleep 0.1; done; cat /shared/file; exec sleep 1000']
+    resources: {limits: {memory: 16Mi}}
     volumeMounts: [{name: shared, mountPath: /shared, readOnly: true}]
 ";
 
@@ -93,6 +96,12 @@ fn files(kube: &Kube, host: &Path) {
     kube.eventually("the shared file", || {
         kube.run(["logs", "reader", "-c", "other"]) == "written\n"
     });
+    // What is in memory has no more room than the pod may have of it.
+    let sizes = kube.exec(
+        "reader",
+        "df -k /memory /heap | tail -n 2 | tr -s \" \" | cut -d\" \" -f2",
+    );
+    assert_eq!(sizes, "1024\n81920\n");
     let denied = kube
         .try_run(["exec", "reader", "-c", "other", "--", "touch", "/shared/x"])
         .unwrap_err();

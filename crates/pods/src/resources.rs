@@ -172,6 +172,19 @@ pub fn pod_limits(pod: &Pod) -> Amounts {
         .collect()
 }
 
+/// What a pod is held to as a whole: its own limit, or the sum of those of its containers where each that shares its life with
+/// others has one; with its overhead.
+pub fn pod_limit(pod: &Pod, name: &str) -> Option<i64> {
+    let is_limited = |c: &Container| container_limit(c, name).is_some_and(|n| n > 0);
+    let is_declared = || {
+        let mut containers = pod.all_containers().into_iter();
+        pod_level(pod).as_ref().is_some_and(is_limited)
+            || containers.all(|(role, container)| role == Role::Ephemeral || is_limited(&container))
+    };
+    let limit = pod_limits(pod).get(name).copied().filter(|n| *n > 0);
+    limit.filter(|_| is_declared())
+}
+
 /// The resources of the pod as such, as if they were a container's.
 pub fn pod_level(pod: &Pod) -> Option<Container> {
     let resources = pod.pod_spec().resources.clone()?;

@@ -26,12 +26,12 @@ pub(super) async fn set_up(
     let (mounter, target) = (volumes.mounter.clone(), dir.clone());
     let pods = volumes.paths.pods();
     let medium = source.medium.clone().unwrap_or_default();
-    let limit = source
-        .size_limit
-        .as_ref()
-        .map(resources::value)
-        .filter(|n| *n > 0)
-        .and_then(|n| u64::try_from(n).ok());
+    let own = source.size_limit.as_ref().map(resources::value);
+    let size = memory_size([
+        own,
+        resources::pod_limit(pod, "memory"),
+        volumes.allocatable_memory(),
+    ]);
     let page = huge_page_size(pod, &medium);
     blocking(move || {
         let making = || io_error("cannot make the volume's directory");
@@ -41,7 +41,7 @@ pub(super) async fn set_up(
             .map_err(io_error("cannot know what is mounted"))?;
         if medium == "Memory" && !mounted {
             mounter
-                .mount_memory(&target, limit)
+                .mount_memory(&target, size)
                 .map_err(io_error("cannot mount tmpfs"))?;
         } else if medium.starts_with("HugePages") && !mounted {
             let page = page.ok_or(Cause::NotBuilt("emptyDir with an unknown huge page size"))?;
@@ -67,6 +67,13 @@ pub(super) async fn set_up(
     Ok(dir)
 }
 
+/// The bytes that a volume in memory has room for: the least that anything says (KEP-1967). What is beyond them is refused,
+/// where otherwise a process would be ended that has written too much.
+fn memory_size(limits: [Option<i64>; 3]) -> Option<u64> {
+    let limits = limits.into_iter().flatten().filter(|n| *n > 0);
+    limits.filter_map(|n| u64::try_from(n).ok()).min()
+}
+
 /// Makes the directory of a pod's volume, and says whether it was there. Whoever has the agent's directory as a volume of his
 /// own may have put links there: none is followed.
 ///
@@ -86,6 +93,15 @@ fn below(pods: &Path, target: &Path) -> io::Result<Inode> {
     Ok(Root::open_itself(pods, Links::Refused)?.entry(way)?)
 }
 
+impl Volumes {
+    /// What all pods of this node may have together, where that is known.
+    fn allocatable_memory(&self) -> Option<i64> {
+        let node = self.node.as_ref()?.get(None, &self.node_name)?;
+        let allocatable = node.status.as_ref()?.allocatable.as_ref()?;
+        allocatable.get("memory").map(resources::value)
+    }
+}
+
 /// `HugePages-2Mi` names a size; plain `HugePages` takes the one size the pod's containers ask for.
 fn huge_page_size(pod: &Pod, medium: &str) -> Option<u64> {
     let parse = |text: &str| {
@@ -100,4 +116,17 @@ fn huge_page_size(pod: &Pod, medium: &str) -> Option<u64> {
         .keys()
         .find_map(|name| name.strip_prefix("hugepages-"))
         .and_then(parse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn item_111_a_volume_in_memory_has_the_least_of_its_limits() {
+        assert_eq!(memory_size([Some(3), Some(2), Some(9)]), Some(2));
+        assert_eq!(memory_size([Some(1), Some(2), Some(9)]), Some(1));
+        assert_eq!(memory_size([Some(0), None, Some(9)]), Some(9));
+        assert_eq!(memory_size([None; 3]), None);
+    }
 }

@@ -4,12 +4,11 @@
 //! is held to its limits as a whole only where all of it has limits, or the pod as such has one (KEP-2837).
 
 use davit_oci::cgroup::Limits;
-use davit_pods::pod::{PodExt, Role};
 use davit_pods::resources::{
-    Amounts, QUOTA_PERIOD, Qos, container_limit, cpu_quota, cpu_shares, hugepage_resource,
-    hugepage_size_text, pod_level, pod_limits as limits_of, pod_requests,
+    Amounts, QUOTA_PERIOD, Qos, cpu_quota, cpu_shares, hugepage_resource, hugepage_size_text,
+    pod_limit, pod_limits, pod_requests,
 };
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::Pod;
 
 /// No limit.
 const NONE: i64 = -1;
@@ -21,19 +20,14 @@ fn shares(milli: i64) -> Option<u64> {
 /// The limits of a pod as a whole. `unthrottled`: a container has CPUs to itself, and nobody takes time on them away.
 /// `pids`: how many processes and threads it may have.
 pub(super) fn of_pod(pod: &Pod, unthrottled: bool, pids: Option<i64>) -> Limits {
-    let limits = limits_of(pod);
-    let limit = |name: &str| {
-        let limit = limits.get(name).copied().filter(|n| *n > 0);
-        limit.filter(|_| is_declared(pod, name))
-    };
     let requested = pod_requests(pod).get("cpu").copied().unwrap_or(0);
     let best_effort = Qos::of(pod) == Qos::BestEffort;
-    let quota = limit("cpu").filter(|_| !unthrottled);
+    let quota = pod_limit(pod, "cpu").filter(|_| !unthrottled);
     Limits {
         cpu_shares: shares(if best_effort { 0 } else { requested }),
         cpu_quota: Some(quota.map_or(NONE, cpu_quota)),
         cpu_period: Some(QUOTA_PERIOD.cast_unsigned()),
-        memory: Some(limit("memory").unwrap_or(NONE)),
+        memory: Some(pod_limit(pod, "memory").unwrap_or(NONE)),
         pids,
         ..Limits::default()
     }
@@ -42,23 +36,12 @@ pub(super) fn of_pod(pod: &Pod, unthrottled: bool, pids: Option<i64>) -> Limits 
 /// What a pod may have of huge pages of each of these sizes. A page that a file of a volume holds is no longer counted for a
 /// container that has ended, but for its pod.
 pub(super) fn huge_pages(pod: &Pod, sizes: &[u64]) -> Vec<(String, i64)> {
-    let limits = limits_of(pod);
+    let limits = pod_limits(pod);
     let limit = |size| limits.get(&hugepage_resource(size)).copied().unwrap_or(0);
     sizes
         .iter()
         .map(|size| (hugepage_size_text(*size), limit(*size)))
         .collect()
-}
-
-/// Whether the pod has such a limit, or every container that shares its life with others.
-fn is_declared(pod: &Pod, name: &str) -> bool {
-    let is_limited = |c: &Container| container_limit(c, name).is_some_and(|n| n > 0);
-    pod_level(pod).as_ref().is_some_and(is_limited)
-        || pod
-            .all_containers()
-            .iter()
-            .filter(|(role, _)| *role != Role::Ephemeral)
-            .all(|(_, container)| is_limited(container))
 }
 
 /// Limits under which both what has the one and what has the other can live, for the time in which containers change.

@@ -166,24 +166,17 @@ fn containers_ready(input: &Input<'_>, status: &PodStatus) -> Answer {
             Some(_) => {}
         }
     }
-    let mut messages = Vec::new();
-    if !unknown.is_empty() {
-        messages.push(format!(
-            "containers with unknown status: [{}]",
-            unknown.join(" ")
-        ));
-    }
-    if !unready.is_empty() {
-        messages.push(format!(
-            "containers with unready status: [{}]",
-            unready.join(" ")
-        ));
-    }
-    if messages.is_empty() {
-        YES
-    } else {
-        no("ContainersNotReady", Some(messages.join(", ")))
-    }
+    let why = which_are([("unknown", unknown), ("unready", unready)]);
+    why.map_or(YES, |why| no("ContainersNotReady", Some(why)))
+}
+
+/// Names the containers that are something that they should not be; `None` where there are none.
+fn which_are(groups: [(&str, Vec<&str>); 2]) -> Option<String> {
+    let groups = groups.into_iter().filter(|(_, names)| !names.is_empty());
+    let said: Vec<_> = groups
+        .map(|(what, names)| format!("containers with {what} status: [{}]", names.join(" ")))
+        .collect();
+    (!said.is_empty()).then(|| said.join(", "))
 }
 
 fn ready(input: &Input<'_>, status: &PodStatus, containers: &Answer) -> Answer {
@@ -255,22 +248,8 @@ fn initialized(input: &Input<'_>, status: &PodStatus) -> Answer {
             }
         }
     }
-    let mut messages = Vec::new();
-    if !unknown.is_empty() {
-        messages.push(format!(
-            "containers with unknown status: [{}]",
-            unknown.join(" ")
-        ));
-    }
-    if !incomplete.is_empty() {
-        messages.push(format!(
-            "containers with incomplete status: [{}]",
-            incomplete.join(" ")
-        ));
-    }
-    if messages.is_empty() {
-        done(None)
-    } else {
-        no("ContainersNotInitialized", Some(messages.join(", ")))
+    match which_are([("unknown", unknown), ("incomplete", incomplete)]) {
+        None => done(None),
+        why => no("ContainersNotInitialized", why),
     }
 }
