@@ -176,7 +176,9 @@ fn claim_update(new: &Value, old: &Value, errors: &mut ErrorList) {
         }
     }
     class_update(new, old, &mut rest, errors);
-    if !same(&rest, &stored) {
+    // A selector without conditions is not none.
+    let has_selector = |spec: &Value| at(spec, &["selector"]).is_object();
+    if !same(&rest, &stored) || has_selector(&rest) != has_selector(&stored) {
         let why = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
         errors.push(FieldError::forbidden(&path, why));
     }

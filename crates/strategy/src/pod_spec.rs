@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use davit_api::status::MOST_CAUSES;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::containers::{Scope, seccomp, user_id};
 use super::fields::{choice, one_of, optional_choice};
@@ -430,24 +430,22 @@ fn resource_claims(claims: &[Value], path: &Path, errors: &mut ErrorList) {
             }
         }
         let keys = ["resourceClaimName", "resourceClaimTemplateName"];
-        let given: Vec<&str> = keys
-            .into_iter()
-            .filter(|key| !str_at(claim, &[key]).is_empty())
-            .collect();
-        match given.as_slice() {
-            [] => {
-                let fault = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
-                errors.push(FieldError::invalid(&path, claim.clone(), fault));
-            }
-            [key] => {
-                let name = str_at(claim, &[key]);
-                let faults = names::check_dns1123_subdomain(name);
-                errors.extend(invalid_each(&path.child(key), name, faults));
-            }
-            _ => {
-                let fault = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified";
-                errors.push(FieldError::invalid(&path, claim.clone(), fault));
-            }
+        let given = || keys.into_iter().filter(|key| has(claim, &[key]));
+        // Upstream shows the entry by the names of its own fields.
+        let shown = json!({"Name": name, "ResourceClaimName": at(claim, &[keys[0]]),
+            "ResourceClaimTemplateName": at(claim, &[keys[1]])});
+        let fault = match given().count() {
+            0 => Some("must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"),
+            1 => None,
+            _ => Some(
+                "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified",
+            ),
+        };
+        errors.extend(fault.map(|fault| FieldError::invalid(&path, shown, fault)));
+        for key in given() {
+            let name = str_at(claim, &[key]);
+            let faults = names::check_dns1123_subdomain(name);
+            errors.extend(invalid_each(&path.child(key), name, faults));
         }
     }
 }

@@ -200,18 +200,19 @@ fn claims_of(used: &[Value], claims: &HashSet<&str>, path: &Path, errors: &mut E
 /// Faults of the resource requirements of a pod as a whole.
 pub(super) fn pod(resources: &Value, claims: &HashSet<&str>, path: &Path, errors: &mut ErrorList) {
     let names_allowed = |resource: &str, path: &Path, errors: &mut ErrorList| {
-        if !supported_at_pod_level(resource) {
+        if name(resource, path, errors) && !supported_at_pod_level(resource) {
             let supported = ["cpu", "hugepages-", "memory"];
             errors.push(FieldError::not_supported(path, resource, &supported));
         }
     };
-    requirements(resources, path, errors, &names_allowed);
-    let used = list_at(resources, &["claims"]);
-    if !used.is_empty() {
+    // An empty list is one, too.
+    if at(resources, &["claims"]).is_array() {
         let why = "claims may not be set for Resources at pod-level";
         errors.push(FieldError::forbidden(&path.child("claims"), why));
-        claims_of(used, claims, &path.child("claims"), errors);
     }
+    requirements(resources, path, errors, &names_allowed);
+    let used = list_at(resources, &["claims"]);
+    claims_of(used, claims, &path.child("claims"), errors);
 }
 
 /// Faults of what a pod asks for as a whole beside what its containers ask for: quotas and the scheduler count the former,

@@ -44,6 +44,8 @@ fn what_of_a_claim_may_change() {
     assert_eq!(claim_faults(&pending, &named), [immutable]);
     let larger = claim(|c| c["spec"]["resources"]["requests"]["storage"] = json!("5Gi"));
     assert_eq!(claim_faults(&larger, &pending), [immutable]);
+    let any = claim(|c| c["spec"]["selector"] = json!({}));
+    assert_eq!(claim_faults(&any, &pending), [immutable]);
 
     let annotated = claim(|c| c["metadata"]["annotations"] = json!({BETA_CLASS: "old"}));
     let to = |name: &str| {

@@ -81,6 +81,25 @@ fn users_of_the_pods_own_and_devices_do_not_go_together() {
 }
 
 #[test]
+fn claims_and_resources_of_a_pod_are_told_as_upstream_does() {
+    let told = |change: fn(&mut Value)| faults("", "v1", "Pod", &pod(|p| change(&mut p["spec"])));
+    assert_eq!(
+        told(|spec| spec["resourceClaims"] = json!([{"name": "a"}])),
+        "spec.resourceClaims[0]: Invalid value: {\"Name\":\"a\",\"ResourceClaimName\":null,\"ResourceClaimTemplateName\":null}: \
+         must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
+    );
+    assert!(
+        told(|spec| spec["resourceClaims"] = json!([{"name": "a", "resourceClaimName": ""}]))
+            .starts_with("spec.resourceClaims[0].resourceClaimName: Invalid value: \"\"")
+    );
+    assert_eq!(
+        told(|spec| spec["resources"] = json!({"claims": [], "limits": {"k0": "1"}})),
+        "spec.resources.claims: Forbidden: claims may not be set for Resources at pod-level\n\
+         spec.resources.limits[k0]: Invalid value: \"k0\": must be a standard resource type or fully qualified"
+    );
+}
+
+#[test]
 fn devices_are_claims_that_nobody_mounts() {
     let told = |devices: Value| {
         let pod = pod(|p| {
