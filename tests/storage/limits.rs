@@ -2,6 +2,7 @@
 
 use super::block::{LOOK, devices_of, loop_devices, may_resize};
 use super::{Kube, claim as kube_claim, pod};
+use crate::harness;
 
 const CLASS: &str = "apiVersion: storage.k8s.io/v1
 kind: StorageClass
@@ -68,9 +69,9 @@ fn item_125_a_volume_has_its_size_and_no_more() {
         "copy",
         "cat /mnt/file; df -m /mnt | tail -1; sleep 100000",
     ));
-    let copy = || kube.get("pvc/copy", "{.spec.volumeName}");
-    kube.eventually("the copy is bound", || !copy().is_empty());
-    kube.has_event(&copy(), "ProvisioningFailed", "is in use");
+    let copy = |kube: &Kube| kube.get("pvc/copy", "{.spec.volumeName}");
+    kube.eventually("the copy is bound", || !copy(&kube).is_empty());
+    kube.has_event(&copy(&kube), "ProvisioningFailed", "is in use");
 
     // what a power cut leaves is found again
     let image = kube.volumes().join(&volume).join("data.img");
@@ -108,16 +109,20 @@ fn item_125_a_volume_has_its_size_and_no_more() {
     kube.wait("pvc/data", "{.status.capacity.storage}", "80Mi");
 
     // and goes with its claim
-    for (pod, claim) in [(None, "data"), (Some("two"), "copy")] {
-        let volume = kube.get(&format!("pvc/{claim}"), "{.spec.volumeName}");
-        if let Some(pod) = pod {
-            kube.run(&["delete", "pod", pod, "--timeout=60s"]);
-        }
-        kube.run(&["delete", "pvc", claim, "--timeout=60s"]);
-        kube.gone(&format!("pv/{volume}"));
-        let left = kube.volumes().join(&volume);
-        kube.eventually("its directory is gone", || !left.exists());
-    }
+    kube.run(&["delete", "pvc", "data", "--timeout=60s"]);
+    kube.gone(&object);
+    kube.eventually("the image is gone", || !image.exists());
+
+    // or with the cluster, of which no device is left
+    let image = kube.volumes().join(copy(&kube)).join("data.img");
+    assert_eq!(devices_of(&image).len(), 1);
+    let down = std::process::Command::new(harness::DAVIT)
+        .args(["down", "--grace-period", "1", "--data-dir"])
+        .arg(kube.dir().join("data"))
+        .output()
+        .unwrap();
+    assert!(down.status.success(), "{down:?}");
+    assert!(image.exists() && devices_of(&image).is_empty());
 }
 
 #[test]

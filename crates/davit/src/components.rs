@@ -526,7 +526,7 @@ pub(crate) async fn run_node(
     node.static_pod_dir = Some(node_paths.static_pods());
     if node.mounts {
         let given = options.volumes_dir.clone();
-        node.local_volumes = Some(given.unwrap_or_else(|| data_dir.join("volumes")));
+        node.local_volumes = Some(given.unwrap_or_else(|| paths::local_volumes(data_dir)));
     }
     node.port = options.node_port.unwrap_or(NODE_PORT);
     node.node_ips = addresses;

@@ -5,6 +5,7 @@ use crate::{output, owner};
 use anyhow::{Context, Result, bail};
 use davit_beneath::mountinfo::{is_mount_point, mount_points};
 use davit_beneath::{Links, Root};
+use davit_disk::Directories;
 use davit_oci::{Cni, CniOptions, Embedded, EmbeddedOptions, Runtime};
 use davit_proto::cri::v1::ContainerState;
 use futures::future::join_all;
@@ -190,7 +191,7 @@ impl StoppedCluster {
         Ok(running.len())
     }
 
-    /// Takes down what is mounted, and davit's network. Blocks.
+    /// Takes down what is mounted, the devices of volumes, and davit's network. Blocks.
     fn free(&self) -> Result<()> {
         if !paths::is_root() {
             return Ok(());
@@ -201,6 +202,9 @@ impl StoppedCluster {
                 unmount_below(&dir.join(part))?;
             }
             release(&dir.join("pods"))?;
+            // Devices of images hold the room of files that are removed.
+            let volumes = Directories::at(paths::local_volumes(&self.data_dir));
+            volumes.detach_all().context("devices of volumes")?;
         }
         davit_network::remove(&self.data_dir).context("the pods' network")
     }

@@ -59,6 +59,11 @@ pub(crate) fn find_kubeconfig(asked: Option<&Path>) -> Result<PathBuf> {
         .context("no kubeconfig found; start a cluster with `davit up`, or name one with --kubeconfig FILE")
 }
 
+/// Where a node keeps the volumes of davit's own provisioner unless told otherwise (`--volumes-dir`).
+pub(crate) fn local_volumes(data_dir: &Path) -> PathBuf {
+    data_dir.join("volumes")
+}
+
 /// Where the embedded runtime keeps images and containers.
 pub(crate) fn runtime_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("runtime")

@@ -23,6 +23,8 @@ const NEW_DATA: &str = "data.new";
 const BLOCK: u64 = 4096;
 /// Bytes a record may have.
 const RECORD_LIMIT: u64 = 64 << 10;
+/// Volumes of a node that are looked at in one go.
+const VOLUMES_LIMIT: usize = 100_000;
 /// Entries of the trash that are looked at in one go.
 const TRASH_LIMIT: usize = 10_000;
 /// What stays free of the file system: a twentieth of it, and at most a gibibyte, since a large disk that is nearly full
@@ -257,6 +259,22 @@ impl Directories {
             Some(image) => Ok(crate::detach(&image)?),
             None => Ok(()),
         }
+    }
+
+    /// Takes the devices from all images that have one: nobody uses any volume.
+    pub fn detach_all(&self) -> Result<(), DirectoryError> {
+        let all = match Root::open(&self.root, Links::Refused) {
+            Err(e) if e.is_not_found() => return Ok(()),
+            other => other.map_err(|e| io_error("open", &self.root, e.into()))?,
+        };
+        let entries = all
+            .list("", VOLUMES_LIMIT)
+            .map_err(|e| io_error("list", &self.root, e.into()))?;
+        let names = entries.iter().filter_map(|entry| entry.name.to_str());
+        for name in names.filter(|name| !name.starts_with('.')) {
+            self.detach(name)?;
+        }
+        Ok(())
     }
 
     fn image_of(&self, record: &VolumeRecord) -> Result<File, DirectoryError> {
