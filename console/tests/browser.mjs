@@ -178,7 +178,9 @@ try {
       }
     }
     await goTo(here.page, "pods/default/too-hungry", ".panel:has-text('Containers')");
-    assert.equal(await at(".hindrance:has-text('in a form that is not known')").count(), 2);
+    const strange = at(".hindrance:has-text('in a form that is not known')");
+    await strange.nth(1).waitFor();
+    assert.equal(await strange.count(), 2);
     await accessible("strange records");
     await goTo(here.page, "cluster", ".tile:has-text('Nodes')");
     for (const event of made) await api(admin, "DELETE", `/api/v1/namespaces/default/events/${event.metadata.name}`);
