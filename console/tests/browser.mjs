@@ -8,6 +8,7 @@ const admin = process.env.CONSOLE_ADMIN;
 const viewer = process.env.CONSOLE_VIEWER;
 const shots = process.env.CONSOLE_SHOTS;
 const browser = await launch();
+let shower;
 let count = 0;
 
 async function step(name, action) {
@@ -267,7 +268,8 @@ try {
 
   if (process.env.CONSOLE_CERT) {
     const certificate = { origin: server, certPath: process.env.CONSOLE_CERT, keyPath: process.env.CONSOLE_KEY };
-    here = await open(browser, { clientCertificates: [certificate] });
+    shower = await launch({ showsCertificates: true });
+    here = await open(shower, { clientCertificates: [certificate] });
     await step("the browser's client certificate logs in", async () => {
       await here.page.click("button:has-text('Continue as')");
       await at(".tile:has-text('Nodes') .value:text-is('3')").waitFor();
@@ -276,6 +278,7 @@ try {
     assert.deepEqual(here.faults, []);
   }
 } finally {
+  await shower?.close();
   await browser.close();
 }
 console.log(`${count} passed, 0 failed`);

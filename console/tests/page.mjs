@@ -3,6 +3,7 @@ import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import https from "node:https";
 import { chromium } from "playwright-core";
+import { quiet } from "./quiet.mjs";
 
 export const server = process.env.CONSOLE_URL.replace(/\/$/, "");
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -26,8 +27,10 @@ export function api(token, method, path, body) {
   });
 }
 
-export function launch() {
-  const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
+/** A browser; one that shows client certificates has the machine's network, where Playwright has a proxy for them. */
+export async function launch({ showsCertificates = false } = {}) {
+  const plain = process.env.CHROMIUM ?? "/usr/bin/chromium";
+  const executablePath = showsCertificates ? plain : await quiet(plain, server);
   // as root a browser has no sandbox of its own; the pages are ours
   return chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-dev-shm-usage", ...(process.env.CONSOLE_FILES ? ["--disable-features=LocalNetworkAccessChecks"] : [])] });
 }
@@ -59,7 +62,7 @@ export async function open(browser, options = {}) {
   return { context, page, faults };
 }
 
-/** Goes to the console. A browser ends what is under way when an interface of the machine comes or goes, as those of pods do. */
+/** Goes to the console, again where an interface of the machine has come or gone meanwhile. */
 async function goHere(page) {
   for (let left = 20; ; left--) {
     try {
