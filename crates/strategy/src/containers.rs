@@ -313,6 +313,7 @@ fn env_from(sources: &[Value], path: &Path, errors: &mut ErrorList) {
 
 fn mounts(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
     let mut taken = HashSet::new();
+    let of_devices = Entries::of(c, "volumeDevices", "devicePath");
     // Upstream names the list, not its entry, where a field is wrong by itself.
     let of_list = path.child("volumeMounts");
     for (i, mount) in list_at(c, &["volumeMounts"]).iter().enumerate() {
@@ -331,11 +332,11 @@ fn mounts(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
         } else if !taken.insert(target) {
             errors.push(FieldError::invalid(&at_target, target, "must be unique"));
         }
-        if is_among(c, "volumeDevices", "name", name) {
+        if of_devices.names.contains(name) {
             let fault = "must not already exist in volumeDevices";
             errors.push(FieldError::invalid(&at_name, name, fault));
         }
-        if is_among(c, "volumeDevices", "devicePath", target) {
+        if of_devices.paths.contains(target) {
             let fault = "must not already exist as a path in volumeDevices";
             errors.push(FieldError::invalid(&at_target, target, fault));
         }
@@ -363,56 +364,64 @@ fn mounts(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
     devices(c, scope, &path.child("volumeDevices"), errors);
 }
 
-/// Whether an entry of a list says this in a field.
-fn is_among(c: &Value, list: &str, field: &str, value: &str) -> bool {
-    let mut entries = list_at(c, &[list]).iter();
-    entries.any(|entry| str_at(entry, &[field]) == value)
+/// The volumes of a list and where they are in the container: looked up, since both lists may be long.
+struct Entries<'a> {
+    names: HashSet<&'a str>,
+    paths: HashSet<&'a str>,
+}
+
+impl<'a> Entries<'a> {
+    fn of(c: &'a Value, list: &str, path: &str) -> Self {
+        let entries = || list_at(c, &[list]).iter();
+        Self {
+            names: entries().map(|entry| str_at(entry, &["name"])).collect(),
+            paths: entries().map(|entry| str_at(entry, &[path])).collect(),
+        }
+    }
 }
 
 fn devices(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
     let (mut names, mut paths) = (HashSet::new(), HashSet::new());
+    let of_mounts = Entries::of(c, "volumeMounts", "mountPath");
+    let is_claim =
+        |volume: &Value| has(volume, &["persistentVolumeClaim"]) || has(volume, &["ephemeral"]);
     for (i, device) in list_at(c, &["volumeDevices"]).iter().enumerate() {
         let path = path.index(i);
         let (name, target) = (str_at(device, &["name"]), str_at(device, &["devicePath"]));
         let (at_name, at_target) = (path.child("name"), path.child("devicePath"));
-        let volume = scope.volumes.get(name);
-        let mut told = Vec::new();
         if name.is_empty() {
-            told.push(FieldError::required(&at_name, ""));
+            errors.push(FieldError::required(&at_name, ""));
         } else if !names.insert(name) {
-            told.push(FieldError::invalid(&at_name, name, "must be unique"));
+            errors.push(FieldError::invalid(&at_name, name, "must be unique"));
         }
-        let is_claim =
-            |volume: &Value| has(volume, &["persistentVolumeClaim"]) || has(volume, &["ephemeral"]);
-        match volume {
+        match scope.volumes.get(name) {
             Some(volume) if !is_claim(volume) => {
                 let fault = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
-                told.push(FieldError::invalid(&at_name, name, fault));
+                errors.push(FieldError::invalid(&at_name, name, fault));
             }
-            None if !name.is_empty() => told.push(FieldError::not_found(&at_name, name)),
+            None if !name.is_empty() => errors.push(FieldError::not_found(&at_name, name)),
             _ => {}
         }
         if target.is_empty() {
-            told.push(FieldError::required(&at_target, ""));
+            errors.push(FieldError::required(&at_target, ""));
         }
         if paths.contains(target) {
-            told.push(FieldError::invalid(&at_target, target, "must be unique"));
+            errors.push(FieldError::invalid(&at_target, target, "must be unique"));
         }
         if target.split('/').any(|part| part == "..") {
             let fault = "can not contain backsteps ('..')";
-            told.push(FieldError::invalid(&at_target, target, fault));
+            errors.push(FieldError::invalid(&at_target, target, fault));
         } else {
             paths.insert(target);
         }
-        if is_among(c, "volumeMounts", "name", name) {
+        if of_mounts.names.contains(name) {
             let fault = "must not already exist in volumeMounts";
-            told.push(FieldError::invalid(&at_name, name, fault));
+            errors.push(FieldError::invalid(&at_name, name, fault));
         }
-        if is_among(c, "volumeMounts", "mountPath", target) {
+        if of_mounts.paths.contains(target) {
             let fault = "must not already exist as a path in volumeMounts";
-            told.push(FieldError::invalid(&at_target, target, fault));
+            errors.push(FieldError::invalid(&at_target, target, fault));
         }
-        errors.extend(told);
     }
 }
 

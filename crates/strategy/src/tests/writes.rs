@@ -154,6 +154,22 @@ fn devices_are_claims_that_nobody_mounts() {
 }
 
 #[test]
+fn many_devices_beside_many_mounts_cost_their_number() {
+    let many = |path: &str| -> Vec<Value> {
+        let entry = |n: usize| json!({"name": format!("{path}{n}"), path: format!("/{path}/{n}")});
+        (0..40_000).map(entry).collect()
+    };
+    let pod = pod(|p| {
+        p["spec"]["containers"][0]["volumeMounts"] = json!(many("mountPath"));
+        p["spec"]["containers"][0]["volumeDevices"] = json!(many("devicePath"));
+    });
+    // each entry of one list was compared with each of the other: minutes
+    let begun = std::time::Instant::now();
+    assert!(!faults("", "v1", "Pod", &pod).is_empty());
+    assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+}
+
+#[test]
 fn candidates_are_called_as_keys_of_config_maps() {
     let of = |name: &str| {
         let spec = json!({"leaseName": "l", "binaryVersion": "1.36.0",
