@@ -11,6 +11,7 @@ pub(crate) fn scenario(kube: &Kube) {
             probed(),
             init_order(),
             ending(&host.display().to_string()),
+            leaving(),
         ]
         .concat(),
     );
@@ -19,6 +20,7 @@ pub(crate) fn scenario(kube: &Kube) {
     inits(kube);
     probes(kube);
     graceful_end(kube, &host);
+    slow_end(kube);
     back_off(kube);
     static_pod(kube);
     came_late(kube);
@@ -267,6 +269,55 @@ fn graceful_end(kube: &Kube, host: &std::path::Path) {
             .unwrap_err()
             .contains("NotFound")
     );
+}
+
+/// One container ends at once, the other one says that it is not ready any more and takes its time.
+fn leaving() -> String {
+    "apiVersion: v1
+kind: Pod
+metadata: {name: leaving}
+spec:
+  terminationGracePeriodSeconds: 300
+  automountServiceAccountToken: false
+  volumes: [{name: work, emptyDir: {}}]
+  containers:
+  - name: slow
+    image: davit.local/host
+    command: [/bin/sh, -c, \"touch /work/up; trap 'rm /work/up' TERM; while :; do sleep 1000 & wait; done\"]
+    readinessProbe: {exec: {command: [test, -e, /work/up]}, periodSeconds: 1, failureThreshold: 1}
+    volumeMounts: [{name: work, mountPath: /work}]
+  - name: quick
+    image: davit.local/host
+    command: [/bin/sh, -c, \"trap 'echo done >/dev/termination-log; exit 0' TERM; while :; do sleep 1000 & wait; done\"]
+---
+"
+    .to_owned()
+}
+
+fn slow_end(kube: &Kube) {
+    let ready = || {
+        let path = r#".status.conditions[?(@.type=="Ready")].status"#;
+        kube.field("leaving", path)
+    };
+    kube.eventually("the leaving pod", || ready() == "True");
+    kube.run(["delete", "pod", "leaving", "--wait=false"]);
+    let of = |name: &str, path: &str| {
+        let path = format!(r#".status.containerStatuses[?(@.name=="{name}")]{path}"#);
+        kube.field("leaving", &path)
+    };
+    kube.eventually("what the pod says while it ends", || {
+        ready() == "False"
+            && of("quick", ".state.terminated.message") == "done\n"
+            && of("slow", ".ready") == "false"
+    });
+    assert!(!of("slow", ".state.running").is_empty());
+    kube.run([
+        "delete",
+        "pod",
+        "leaving",
+        "--grace-period=1",
+        "--timeout=60s",
+    ]);
 }
 
 fn static_pod(kube: &Kube) {

@@ -188,8 +188,24 @@ impl Worker {
         self.retry_later()
     }
 
-    /// Asks the runtime, and completes the records with termination messages.
+    /// Asks the runtime, and remembers what containers said at their end.
     async fn observe(&mut self) -> Result<PodRuntime, davit_oci::runtime::Error> {
+        let runtime = self.look().await?;
+        self.messages.retain(|id, _| runtime.by_id(id).is_some());
+        for record in runtime
+            .containers
+            .iter()
+            .filter(|c| c.state == State::Exited)
+        {
+            let id = record.id.clone();
+            self.messages.entry(id).or_insert(record.message.clone());
+        }
+        self.replaced.retain(|id| runtime.by_id(id).is_some());
+        Ok(runtime)
+    }
+
+    /// Asks the runtime, and completes the records with termination messages.
+    async fn look(&self) -> Result<PodRuntime, davit_oci::runtime::Error> {
         let mut runtime = observe(&*self.ctx.runtime, &self.uid).await?;
         let log_dir = self
             .ctx
@@ -200,19 +216,17 @@ impl Worker {
             .iter_mut()
             .filter(|c| c.state == State::Exited)
         {
-            if !self.messages.contains_key(&record.id) {
+            let message = if let Some(known) = self.messages.get(&record.id) {
+                known.clone()
+            } else {
                 let log = LogFile::new(&self.ctx.paths, &log_dir.join(&record.log_path));
                 let dir = self.ctx.paths.container(&self.uid, &record.name);
-                let message = termination::message(record, &dir, log).await;
-                self.messages.insert(record.id.clone(), message);
-            }
-            let message = self.messages.get(&record.id).filter(|m| !m.is_empty());
-            if let Some(message) = message {
-                record.message.clone_from(message);
+                termination::message(record, &dir, log).await
+            };
+            if !message.is_empty() {
+                record.message = message;
             }
         }
-        self.messages.retain(|id, _| runtime.by_id(id).is_some());
-        self.replaced.retain(|id| runtime.by_id(id).is_some());
         Ok(runtime)
     }
 
@@ -237,7 +251,7 @@ impl Worker {
         Arc::new(pod)
     }
 
-    fn publish(&mut self, runtime: &PodRuntime, ended: bool) -> PodStatus {
+    fn publish(&self, runtime: &PodRuntime, ended: bool) -> PodStatus {
         let devices = self
             .pod
             .pod_spec()

@@ -36,6 +36,7 @@ impl Worker {
                 () = self.kill_everything(&runtime, Some(grace)) => {}
                 // Someone lost patience: once more with less time.
                 () = shorter => return Next::Again,
+                () = self.tell_meanwhile() => {}
             }
             return match self.observe().await {
                 Ok(now) if now.is_quiet() => Next::Again,
@@ -43,6 +44,20 @@ impl Worker {
             };
         }
         self.finish(&runtime).await
+    }
+
+    /// Tells of containers that are not ready any more, or have ended, while the others take their time.
+    async fn tell_meanwhile(&self) {
+        let wake = self.input.wake();
+        loop {
+            wake.notified().await;
+            // What cannot be seen now is told at the end.
+            if let Ok(runtime) = self.look().await
+                && !runtime.is_quiet()
+            {
+                self.publish(&runtime, false);
+            }
+        }
     }
 
     async fn finish(&mut self, runtime: &PodRuntime) -> Next {
