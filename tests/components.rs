@@ -112,6 +112,13 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
     let [.., a, b] = std::process::id().to_be_bytes();
     let address = format!("127.{}.{b}.1", a | 1);
     let controlling = [&attached[..], &["--bind-address", &address]].concat();
+    // The controllers' own user has no more than kube-controller-manager's, and each of them a service account with a token.
+    let own = path("server/controllers.kubeconfig");
+    let accounts = ["--kubeconfig", &own, "--bind-address", &address];
+    let accounted = [&accounts[..], &["--use-service-account-credentials"]].concat();
+    run(Command::new(&kubectl)
+        .args(["--kubeconfig", &kubeconfig, "delete", "clusterrolebinding"])
+        .arg("davit:controllers"));
     processes.0.push(
         component(
             dir.path(),
@@ -122,7 +129,7 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
         .unwrap(),
     );
     processes.0.push(
-        component(dir.path(), "controllers", &controlling)
+        component(dir.path(), "controllers", &accounted)
             .spawn()
             .unwrap(),
     );
@@ -191,7 +198,7 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
     run(kubectl().args(["scale", "deployment/web", "--replicas=5"]));
     processes.0.insert(
         2,
-        component(dir.path(), "controllers", &controlling)
+        component(dir.path(), "controllers", &accounted)
             .spawn()
             .unwrap(),
     );

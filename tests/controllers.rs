@@ -1,6 +1,7 @@
 //! Controllers that clients take for granted, through kubectl, on a control plane without a node: the test plays the
 //! kubelet and says that pods are ready (items 85, 118, 196 to 199).
 
+mod accounts;
 mod gangs;
 mod jobs;
 mod services;

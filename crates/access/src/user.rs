@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::tokens::subject;
+
 /// The group every authenticated user is in.
 pub const AUTHENTICATED: &str = "system:authenticated";
 /// The group of callers without credentials.
@@ -14,6 +16,8 @@ pub const ANONYMOUS: &str = "system:anonymous";
 pub const MASTERS: &str = "system:masters";
 /// The group of nodes.
 pub const NODES: &str = "system:nodes";
+/// The group of service accounts.
+const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
 /// With what the names of nodes as users begin.
 pub const NODE_PREFIX: &str = "system:node:";
 /// Whom nodes see when an API server forwards to them.
@@ -51,6 +55,13 @@ impl UserInfo {
             groups: vec![UNAUTHENTICATED.to_owned()],
             ..Self::default()
         }
+    }
+
+    /// The user that a service account is.
+    pub fn service_account(namespace: &str, account: &str) -> Self {
+        let of_namespace = format!("{SERVICE_ACCOUNTS}:{namespace}");
+        let name = subject(namespace, account);
+        Self::new(name, &[SERVICE_ACCOUNTS, &of_namespace])
     }
 
     /// A user who may do everything: what components in the same process use for set-up work.

@@ -145,14 +145,10 @@ impl<'a> Inputs<'a> {
     }
 
     async fn ask(&self, check: &Check) -> Decision {
-        let account = check.service_account.as_ref().map(|(namespace, name)| {
-            let groups = [
-                "system:serviceaccounts".to_owned(),
-                format!("system:serviceaccounts:{namespace}"),
-            ];
-            let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
-            UserInfo::new(format!("system:serviceaccount:{namespace}:{name}"), &groups)
-        });
+        let account = check
+            .service_account
+            .as_ref()
+            .map(|(namespace, name)| UserInfo::service_account(namespace, name));
         let request = match &check.path {
             Some(path) => RequestInfo {
                 path: path.clone(),

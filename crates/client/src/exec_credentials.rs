@@ -5,13 +5,12 @@
 //! program fails. Here it has a deadline and a limit, ends with what it has called, and what it says is shown nowhere.
 
 use crate::Error;
+use crate::bearer::{Bearer, Lasting, header_of, with_bearer};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use davit_task::ProcessGroup;
-use http::header::AUTHORIZATION;
-use http::{HeaderValue, Request};
+use http::HeaderValue;
 use k8s_openapi::jiff::Timestamp;
-use kube::client::Body;
 use kube::config::{AuthInfo, ExecConfig, ExecInteractiveMode};
 use serde::Deserialize;
 use serde_json::json;
@@ -22,7 +21,6 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
 use tokio::sync::Mutex;
-use tower::BoxError;
 
 /// How long a program may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -111,7 +109,7 @@ struct Credential {
 #[derive(Clone)]
 pub(crate) struct Plugin {
     exec: Arc<ExecConfig>,
-    last: Arc<Mutex<Credential>>,
+    last: Arc<Mutex<Lasting>>,
 }
 
 /// Runs the program that a configuration names, if it does and has no other credentials, and puts what it says in its
@@ -153,35 +151,43 @@ pub(crate) async fn settle(
     }
     Ok(Some(Plugin {
         exec: Arc::new(exec),
-        last: Arc::new(Mutex::new(credential)),
+        last: Arc::new(Mutex::new(credential.lasting())),
     }))
 }
 
 impl Plugin {
     /// A client whose requests have the token of now.
     pub(crate) fn client(self, inner: kube::Client) -> kube::Client {
-        let namespace = inner.default_namespace().to_owned();
-        let service = tower::service_fn(move |mut request: Request<Body>| {
-            let (plugin, inner) = (self.clone(), inner.clone());
-            async move {
-                let header = plugin.header().await.map_err(BoxError::from)?;
-                if let Some(header) = header {
-                    request.headers_mut().insert(AUTHORIZATION, header);
-                }
-                inner.send(request).await.map_err(BoxError::from)
-            }
-        });
-        kube::Client::new(service, namespace)
+        with_bearer(inner, self)
     }
+}
 
-    /// The header of now; one request asks for it anew, the others wait.
+impl Bearer for Plugin {
+    type Error = ExecPluginError;
+
     async fn header(&self) -> Result<Option<HeaderValue>, ExecPluginError> {
         let mut last = self.last.lock().await;
-        let soon = Timestamp::now() + AHEAD;
-        if last.until.is_some_and(|until| until <= soon) {
-            *last = run(&self.exec, LIMIT).await?;
+        if last.is_over() {
+            *last = run(&self.exec, LIMIT).await?.lasting();
         }
         Ok(last.header.clone())
+    }
+
+    async fn refused(&self, header: HeaderValue) {
+        self.last.lock().await.refuse(&header);
+    }
+}
+
+impl Credential {
+    fn lasting(self) -> Lasting {
+        let renewed_at = self.until.map(|until| {
+            let ahead = until.saturating_sub(AHEAD);
+            ahead.unwrap_or(until)
+        });
+        Lasting {
+            header: self.header,
+            renewed_at,
+        }
     }
 }
 
@@ -303,12 +309,10 @@ fn read(exec: &ExecConfig, stdout: &[u8]) -> Result<Credential, ExecPluginError>
     let status = said.status.filter(|_| said.kind == "ExecCredential");
     let status = status.filter(|_| version.is_empty() || said.api_version == version);
     let status = status.ok_or(ExecPluginError::NoCredential(version))?;
-    let header = status.token.as_ref().map(|token| {
-        let mut header = HeaderValue::from_str(&format!("Bearer {token}"))
-            .map_err(|_| ExecPluginError::Unusable("token"))?;
-        header.set_sensitive(true);
-        Ok::<_, ExecPluginError>(header)
-    });
+    let header = status
+        .token
+        .as_ref()
+        .map(|token| header_of(token).ok_or(ExecPluginError::Unusable("token")));
     let until = status.expiration_timestamp.map(|time| {
         time.parse()
             .map_err(|_| ExecPluginError::Unusable("expirationTimestamp"))

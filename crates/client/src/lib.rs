@@ -3,11 +3,12 @@
 //! The client itself is [`kube::Client`]. This crate adds what every component needs around it: [`Informer`] (list and
 //! watch into an indexed store), [`Feed`] (the same without a store), [`WorkQueue`] (client-go's queue semantics), [`EventRecorder`], [`LeaderElector`] and [`Candidacy`],
 //! [`Reviews`] of callers by the API server, [`certificate`]s by request, the one reader of who they are about ([`subject`]), the key
-//! that signs tokens ([`signing`]), tokens by which machines join ([`bootstrap_token`]) how these find the cluster ([`discovery`]), which kinds a
+//! that signs tokens ([`signing`]), clients of service accounts ([`ServiceAccounts`]), tokens by which machines join ([`bootstrap_token`]) how these find the cluster ([`discovery`]), which kinds a
 //! server has ([`served_kinds`]) how their [`scale`]s are reached,
 //! and those that do not answer ([`slow_kinds`]).
 #![forbid(unsafe_code)]
 
+mod bearer;
 pub mod bootstrap_token;
 mod candidacy;
 pub mod certificate;
@@ -26,6 +27,7 @@ mod received;
 mod reviews;
 pub mod scale;
 pub mod served_kinds;
+mod service_account;
 pub mod signing;
 pub mod slow_kinds;
 pub mod subject;
@@ -43,6 +45,7 @@ pub use leader::LeaderElector;
 pub use object_paths::path_segment;
 pub use queue::{WorkQueue, register_queue_metrics};
 pub use reviews::{AccessAttributes, Reviewed, Reviews};
+pub use service_account::{AccountTokenError, ServiceAccounts};
 
 /// What the API server said, for events, conditions and logs: the client's own error shows the whole Status besides.
 #[must_use]

@@ -49,8 +49,15 @@ impl ScaleError {
 /// Reads and writes scales.
 pub struct Scales {
     client: kube::Client,
-    known: Mutex<HashMap<(String, String), (Instant, ApiResource)>>,
+    known: Mutex<HashMap<(String, String), (Instant, KnownKind)>>,
     slow: SlowKinds,
+}
+
+/// What a server says of a kind.
+#[derive(Clone)]
+struct KnownKind {
+    resource: ApiResource,
+    has_scale: bool,
 }
 
 /// An object by what references to it say.
@@ -81,6 +88,18 @@ impl Scales {
     /// # Errors
     /// When there is no such kind, or the API server cannot be asked.
     pub async fn resource(&self, api_version: &str, kind: &str) -> Result<ApiResource, ScaleError> {
+        Ok(self.kind(api_version, kind).await?.resource)
+    }
+
+    /// Whether objects of a kind have a scale.
+    ///
+    /// # Errors
+    /// When there is no such kind, or the API server cannot be asked.
+    pub async fn has_scale(&self, api_version: &str, kind: &str) -> Result<bool, ScaleError> {
+        Ok(self.kind(api_version, kind).await?.has_scale)
+    }
+
+    async fn kind(&self, api_version: &str, kind: &str) -> Result<KnownKind, ScaleError> {
         let key = (api_version.to_owned(), kind.to_owned());
         if let Some((since, known)) = self.known.lock().get(&key)
             && since.elapsed() < KNOWN
@@ -112,12 +131,17 @@ impl Scales {
         if capabilities.scope != Scope::Namespaced {
             return Err(unknown());
         }
+        let subresources = &capabilities.subresources;
+        let found = KnownKind {
+            resource,
+            has_scale: subresources.iter().any(|(sub, _)| sub.plural == "scale"),
+        };
         let mut known = self.known.lock();
         if known.len() >= CACHED {
             known.clear();
         }
-        known.insert(key, (Instant::now(), resource.clone()));
-        Ok(resource)
+        known.insert(key, (Instant::now(), found.clone()));
+        Ok(found)
     }
 
     async fn path(&self, target: ScaleTarget<'_>) -> Result<(ApiResource, String), ScaleError> {

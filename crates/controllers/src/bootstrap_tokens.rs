@@ -23,23 +23,22 @@ const KUBECONFIG: &str = "kubeconfig";
 const NOT_SYNCED: Duration = Duration::from_secs(1);
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let client = spawner.client.clone();
     let of_type = watcher::Config::default().fields(&format!("type={SECRET_TYPE}"));
     let tokens: Informer<Secret> = Informer::spawn(
-        kube::Api::namespaced(client.clone(), SECRET_NAMESPACE),
+        kube::Api::namespaced(spawner.shared.clone(), SECRET_NAMESPACE),
         of_type,
         spawner.tasks.set(),
         spawner.cancel.clone(),
     );
     let named = watcher::Config::default().fields(&format!("metadata.name={CLUSTER_INFO}"));
     let maps: Informer<ConfigMap> = Informer::spawn(
-        kube::Api::namespaced(client.clone(), PUBLIC),
+        kube::Api::namespaced(spawner.shared.clone(), PUBLIC),
         named,
         spawner.tasks.set(),
         spawner.cancel.clone(),
     );
     let queue = spawner.controller(Signer {
-        client: client.clone(),
+        client: spawner.client_of("bootstrap-signer"),
         tokens: tokens.clone(),
         maps: maps.clone(),
     });
@@ -50,7 +49,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     spawner.feed(&tokens, &queue, move |_: &Secret| vec![key()]);
     spawner.feed(&maps, &queue, |map: &ConfigMap| vec![ObjectKey::of(map)]);
     let queue = spawner.controller(Cleaner {
-        client,
+        client: spawner.client_of("token-cleaner"),
         tokens: tokens.clone(),
     });
     spawner.feed(&tokens, &queue, |token: &Secret| vec![ObjectKey::of(token)]);

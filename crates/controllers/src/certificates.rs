@@ -32,6 +32,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(600);
 type Api = kube::Api<CertificateSigningRequest>;
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, authority: Option<Authority>) {
+    let spawner = &mut spawner.as_account("certificate-controller");
     let requests = spawner.informer();
     let client = spawner.client.clone();
     let keys = |request: &CertificateSigningRequest| vec![ObjectKey::of(request)];

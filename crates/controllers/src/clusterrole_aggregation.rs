@@ -19,8 +19,9 @@ struct Aggregation {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("clusterrole-aggregation-controller");
     let roles = Informer::spawn(
-        kube::Api::all(spawner.client.clone()),
+        kube::Api::all(spawner.shared.clone()),
         watcher::Config::default(),
         spawner.tasks.set(),
         spawner.cancel.clone(),

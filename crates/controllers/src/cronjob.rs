@@ -35,6 +35,7 @@ struct CronJobs {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("cronjob-controller");
     let informers = spawner.informers.clone();
     let events = spawner.events("cronjob-controller");
     let queue = spawner.controller(CronJobs {

@@ -39,6 +39,7 @@ struct DaemonSets {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("daemon-set-controller");
     let informers = spawner.informers.clone();
     let events = spawner.events("daemonset-controller");
     let controller = DaemonSets {

@@ -25,6 +25,7 @@ struct Deployments {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("deployment-controller");
     let informers = spawner.informers.clone();
     let events = spawner.events("deployment-controller");
     let controller = Deployments {

@@ -30,6 +30,7 @@ struct Disruption {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("disruption-controller");
     let informers = spawner.informers.clone();
     let events = spawner.events("controllermanager");
     let queue = spawner.controller(Disruption {
@@ -160,15 +161,13 @@ impl Disruption {
             Ok(scale) => Ok(scale.spec.and_then(|spec| spec.replicas).unwrap_or(0)),
             Err(error) if error.is_not_found() => {
                 // the object is gone, or its kind has no scale
-                let api: kube::Api<kube::core::DynamicObject> =
-                    kube::Api::namespaced_with(self.client.clone(), namespace, &resource);
-                match api.get_metadata_opt(&owner.name).await {
-                    Ok(None) => Ok(0),
-                    Ok(Some(_)) => Err(format!(
+                match self.scales.has_scale(&owner.api_version, &owner.kind).await {
+                    Ok(true) => Ok(0),
+                    Ok(false) => Err(format!(
                         "{}.{} does not implement the scale subresource",
                         resource.plural, resource.group
                     )),
-                    Err(error) => Err(davit_client::message_of(&error)),
+                    Err(error) => Err(error.to_string()),
                 }
             }
             Err(error) => Err(error.to_string()),

@@ -24,6 +24,7 @@ struct EndpointSlices {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("endpointslice-controller");
     let informers = spawner.informers.clone();
     let queue = spawner.controller(EndpointSlices {
         client: spawner.client.clone(),

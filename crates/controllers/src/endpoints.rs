@@ -31,6 +31,7 @@ struct EndpointsController {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("endpoint-controller");
     let informers = spawner.informers.clone();
     let queue = spawner.controller(EndpointsController {
         client: spawner.client.clone(),

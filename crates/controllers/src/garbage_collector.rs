@@ -45,6 +45,7 @@ pub(crate) struct GarbageCollector {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("generic-garbage-collector");
     let collector = Arc::new(GarbageCollector {
         client: spawner.client.clone(),
         resources: Resources::default(),

@@ -39,9 +39,10 @@ const COMPONENT: &str = "horizontal-pod-autoscaler";
 type Hpa = HorizontalPodAutoscaler;
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("horizontal-pod-autoscaler");
     let client = spawner.client.clone();
     let hpas: Informer<Hpa> = Informer::spawn(
-        kube::Api::all(client.clone()),
+        kube::Api::all(spawner.shared.clone()),
         watcher::Config::default(),
         spawner.tasks.set(),
         spawner.cancel.clone(),

@@ -44,6 +44,8 @@ const MAX_GENERATE_NAME: usize = 58;
 
 struct Jobs {
     client: kube::Client,
+    /// Removes jobs that have ended, in the name of the controller that does so elsewhere.
+    ttl_client: kube::Client,
     informers: Informers,
     events: EventRecorder,
     /// Where jobs get groups of pods.
@@ -53,11 +55,13 @@ struct Jobs {
 /// Starts the controller. With an informer of groups, by the workloads that they name, the pods of jobs that want all of them
 /// at once are made members of one.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, groups: Option<Informer<PodGroup>>) {
+    let spawner = &mut spawner.as_account("job-controller");
     let informers = spawner.informers.clone();
     let events = spawner.events("job-controller");
     let gangs = groups.map(|groups| Gangs::new(spawner, groups, events.clone()));
     let controller = Jobs {
         client: spawner.client.clone(),
+        ttl_client: spawner.client_of("ttl-after-finished-controller"),
         informers: informers.clone(),
         events,
         gangs,
@@ -330,7 +334,7 @@ impl Jobs {
             return Ok(Next::After(left));
         }
         let key = ObjectKey::of(job);
-        let api: kube::Api<Job> = kube::Api::namespaced(self.client.clone(), &key.namespace);
+        let api: kube::Api<Job> = kube::Api::namespaced(self.ttl_client.clone(), &key.namespace);
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: job.metadata.uid.clone(),

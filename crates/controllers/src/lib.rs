@@ -69,7 +69,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 pub use certificates::{Authority, AuthorityError};
-pub use davit_reconcile::Error;
+pub use davit_reconcile::{AccountClients, Error};
 pub use load_balancer::LoadBalancing;
 pub use node_ipam::{ClusterRange, NodeRanges};
 pub use token_secrets::TokenSigner;
@@ -103,6 +103,7 @@ pub struct Options {
 /// All controllers over one set of informers.
 pub struct Controllers {
     client: kube::Client,
+    accounts: Option<AccountClients>,
     options: Options,
     sync: ControllersSync,
 }
@@ -128,9 +129,18 @@ impl Controllers {
     pub fn new(client: kube::Client, options: Options) -> Self {
         Self {
             client,
+            accounts: None,
             options,
             sync: ControllersSync::default(),
         }
+    }
+
+    /// The same, each as a service account of its own in `kube-system` as far as Kubernetes has one for it: what these clients
+    /// are asked for is what it has rights to. Lists and watches, and what only davit's controllers do, stay with all of them.
+    #[must_use]
+    pub fn with_accounts(mut self, accounts: AccountClients) -> Self {
+        self.accounts = Some(accounts);
+        self
     }
 
     /// Whether they know their cluster, also while they run.
@@ -163,7 +173,9 @@ impl Controllers {
         }
         self.sync.lists.store(false, Ordering::Relaxed);
         let mut spawner = Spawner {
+            shared: self.client.clone(),
             client: self.client,
+            accounts: self.accounts,
             informers,
             tasks: &mut tasks,
             cancel: cancel.clone(),

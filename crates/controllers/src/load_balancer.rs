@@ -68,6 +68,7 @@ struct Owner {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, from: LoadBalancing) {
+    let spawner = &mut spawner.as_account("service-controller");
     let informers = spawner.informers.clone();
     let notices = Notices::new(spawner.events("service-controller"));
     let gives = from != LoadBalancing::Others;

@@ -21,6 +21,7 @@ struct Namespaces {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("namespace-controller");
     let informers = spawner.informers.clone();
     let queue = spawner.controller(Namespaces {
         client: spawner.client.clone(),

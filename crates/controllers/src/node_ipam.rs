@@ -58,6 +58,7 @@ struct State {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, ranges: NodeRanges) {
+    let spawner = &mut spawner.as_account("node-controller");
     let informers = spawner.informers.clone();
     let ipam = Ipam {
         client: spawner.client.clone(),

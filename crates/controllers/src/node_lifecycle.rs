@@ -64,6 +64,7 @@ struct Heard {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("node-controller");
     let informers = spawner.informers.clone();
     let events = spawner.events("node-controller");
     let controller = NodeLifecycle {

@@ -28,6 +28,7 @@ struct Ttl {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("ttl-controller");
     let informers = spawner.informers.clone();
     let queue = spawner.controller(Ttl {
         client: spawner.client.clone(),

@@ -17,6 +17,7 @@ const QUARANTINE: Duration = Duration::from_secs(40);
 const TERMINATED_THRESHOLD: usize = 12_500;
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("pod-garbage-collector");
     let (client, informers) = (spawner.client.clone(), spawner.informers.clone());
     spawner.task("pod-gc", async move {
         let mut missing_since: HashMap<String, Instant> = HashMap::new();

@@ -20,6 +20,7 @@ struct ProtectedGroups {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, groups: &Informer<PodGroup>) {
+    let spawner = &mut spawner.as_account("podgroup-protection-controller");
     let informers = spawner.informers.clone();
     let queue = spawner.controller(ProtectedGroups {
         client: spawner.client.clone(),

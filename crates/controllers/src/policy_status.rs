@@ -16,8 +16,9 @@ struct PolicyStatus {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("validatingadmissionpolicy-status-controller");
     let policies = Informer::spawn(
-        kube::Api::all(spawner.client.clone()),
+        kube::Api::all(spawner.shared.clone()),
         watcher::Config::default(),
         spawner.tasks.set(),
         spawner.cancel.clone(),

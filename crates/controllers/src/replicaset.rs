@@ -20,6 +20,7 @@ struct ReplicaSets {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("replicaset-controller");
     let informers = spawner.informers.clone();
     let events = spawner.events("replicaset-controller");
     let controller = ReplicaSets {

@@ -23,6 +23,7 @@ struct ReplicationControllers {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("replication-controller");
     let informers = spawner.informers.clone();
     let events = spawner.events("replication-controller");
     let queue = spawner.controller(ReplicationControllers {

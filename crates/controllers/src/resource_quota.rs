@@ -49,6 +49,7 @@ struct Quotas {
 
 /// Starts the controller; `claims` are watched by others as well.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, claims: &Informer<ResourceClaim>) {
+    let spawner = &mut spawner.as_account("resourcequota-controller");
     let quotas: Informer<ResourceQuota> = spawner.informer();
     let queue = spawner.controller(Quotas {
         client: spawner.client.clone(),

@@ -22,6 +22,7 @@ struct RootCa {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, ca: String) {
+    let spawner = &mut spawner.as_account("root-ca-cert-publisher");
     let informers = spawner.informers.clone();
     let queue = spawner.controller(RootCa {
         client: spawner.client.clone(),

@@ -16,6 +16,7 @@ struct ServiceAccounts {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("service-account-controller");
     let informers = spawner.informers.clone();
     let queue = spawner.controller(ServiceAccounts {
         client: spawner.client.clone(),

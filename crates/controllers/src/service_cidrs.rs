@@ -30,7 +30,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let ranges: Informer<ServiceCIDR> = spawner.informer();
     let claims: Informer<IPAddress> = spawner.informer();
     let queue = spawner.controller(Ranges {
-        client: spawner.client.clone(),
+        client: spawner.client_of("service-cidrs-controller"),
         ranges: ranges.clone(),
         claims: claims.clone(),
     });

@@ -28,6 +28,7 @@ struct StatefulSets {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("statefulset-controller");
     let informers = spawner.informers.clone();
     let events = spawner.events("statefulset-controller");
     let queue = spawner.controller(StatefulSets {

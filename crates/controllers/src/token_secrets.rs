@@ -32,7 +32,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, signer: Option<TokenSigner>, ca: 
     let client = spawner.client.clone();
     let of_type = watcher::Config::default().fields(&format!("type={TYPE}"));
     let secrets: Informer<Secret> = Informer::spawn(
-        kube::Api::all(client.clone()),
+        kube::Api::all(spawner.shared.clone()),
         of_type,
         spawner.tasks.set(),
         spawner.cancel.clone(),

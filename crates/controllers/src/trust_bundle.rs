@@ -29,16 +29,19 @@ struct Publisher {
 
 /// Publishes `ca`, PEM, once the API server has the kind: elsewhere it may be off.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, ca: String) {
-    let (client, cancel) = (spawner.client.clone(), spawner.cancel.clone());
-    let informers = spawner.informers.clone();
+    let spawner = &mut spawner.as_account("kube-apiserver-serving-clustertrustbundle-publisher");
+    let (client, shared) = (spawner.client.clone(), spawner.shared.clone());
+    let (informers, cancel) = (spawner.informers.clone(), spawner.cancel.clone());
     spawner.task("trust-bundle", async move {
-        while !is_served(&client).await {
+        while !is_served(&shared).await {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
         let mut tasks = Tasks::new(COMPONENT, cancel.clone());
         let (queue, bundles) = start(
             &mut Spawner {
                 client,
+                shared,
+                accounts: None,
                 informers,
                 tasks: &mut tasks,
                 cancel,
@@ -63,7 +66,7 @@ fn start(
     Informer<ClusterTrustBundle>,
 ) {
     let bundles = Informer::spawn(
-        kube::Api::all(spawner.client.clone()),
+        kube::Api::all(spawner.shared.clone()),
         watcher::Config::default().fields(&format!("spec.signerName={SIGNER}")),
         spawner.tasks.set(),
         spawner.cancel.clone(),

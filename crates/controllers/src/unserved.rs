@@ -91,7 +91,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let services = spawner.informers.services.clone();
     watch(spawner, services);
     let policies: Informer<NetworkPolicy> = Informer::spawn(
-        kube::Api::all(spawner.client.clone()),
+        kube::Api::all(spawner.shared.clone()),
         watcher::Config::default(),
         spawner.tasks.set(),
         spawner.cancel.clone(),

@@ -16,6 +16,8 @@ use davit_oci::{Embedded, EmbeddedOptions, Hollow, Runtime};
 use davit_pki::{Identity, Kubeconfig, LOOPBACK_NAME, Pki, write_kubeconfig};
 use davit_proto::cri::v1::{ContainerFilter, ContainerState, ContainerStateValue};
 use davit_webhook::Loopback;
+use http::HeaderValue;
+use http::header::USER_AGENT;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -27,6 +29,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tower::ServiceExt as _;
 
 /// How long the runtime may take to say what runs at the end.
 const LAST_LOOK: Duration = Duration::from_secs(2);
@@ -42,6 +45,10 @@ const NODE_PORT: u16 = 10250;
 pub(crate) const SCHEDULER: &str = "system:kube-scheduler";
 /// The controllers' user.
 pub(crate) const CONTROLLERS: &str = "system:kube-controller-manager";
+/// What controllers with service accounts of their own say that they are: owners of fields have one name for all of them, as
+/// in Kubernetes.
+pub(crate) const CONTROLLER_AGENT: &str =
+    concat!("kube-controller-manager/", env!("CARGO_PKG_VERSION"));
 
 /// The kubeconfigs written for components, by file name, and the users they are for.
 const COMPONENTS: [(&str, &str); 2] = [("scheduler", SCHEDULER), ("controllers", CONTROLLERS)];
@@ -60,6 +67,18 @@ impl RunningServer {
     /// A client in this process that acts as a component.
     pub(crate) fn client(&self, user: &str, groups: &[&str]) -> kube::Client {
         davit_client::in_process(self.server.service(UserInfo::new(user, groups)), "default")
+    }
+
+    /// A client in this process that acts as the service account of a controller. Owners of fields know it as Kubernetes'.
+    pub(crate) fn account_client(&self, name: &str) -> kube::Client {
+        let user = UserInfo::service_account("kube-system", name);
+        let service = self.server.service(user);
+        let named = service.map_request(|mut request: http::Request<kube::client::Body>| {
+            let agent = HeaderValue::from_static(CONTROLLER_AGENT);
+            request.headers_mut().insert(USER_AGENT, agent);
+            request
+        });
+        davit_client::in_process(named, "default")
     }
 
     /// Waits until the API server says that it is ready, or has not for so long that it is better to go on and let it say why.

@@ -2,6 +2,7 @@
 
 use crate::args::{Controllers, DefaultStorageClass};
 use crate::cluster_ca::cluster_ca;
+use crate::components::CONTROLLER_AGENT;
 use crate::features;
 use crate::shutdown::Signals;
 use crate::single::{Candidate, connect, dns_addresses, finish, lead};
@@ -11,11 +12,14 @@ use davit_apiserver::ServiceRange;
 use davit_controllers::{Authority, ControllersSync, NodeRanges, Options, TokenSigner};
 use davit_netplan::Network;
 use davit_serving::ServedComponent;
+use http::HeaderValue;
+use http::header::USER_AGENT;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -30,7 +34,14 @@ pub(crate) async fn run(args: Controllers) -> Result<()> {
     let Some(client) = connect(&mut signals, kubeconfig).await? else {
         return Ok(());
     };
-    let controllers = davit_controllers::Controllers::new(client.clone(), options);
+    let mut controllers = davit_controllers::Controllers::new(client.clone(), options);
+    if args.use_service_account_credentials {
+        let mut config = davit_client::kubeconfig(kubeconfig).await?;
+        let agent = HeaderValue::from_static(CONTROLLER_AGENT);
+        config.headers.push((USER_AGENT, agent));
+        let accounts = davit_client::ServiceAccounts::new(config, "kube-system").await?;
+        controllers = controllers.with_accounts(Arc::new(move |name| accounts.client(name)));
+    }
     let served = ServedControllers {
         sync: controllers.sync(),
         configuration: configuration(&args),
@@ -97,6 +108,7 @@ fn configuration(args: &Controllers) -> Value {
             "Controllers": ["*"],
         },
         "KubeCloudShared": {
+            "UseServiceAccountCredentials": args.use_service_account_credentials,
             "AllocateNodeCIDRs": args.allocate_node_cidrs,
             "ClusterCIDR": joined(&mut args.cluster_cidr.0.iter().map(|range| range as _)),
         },

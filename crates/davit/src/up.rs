@@ -131,9 +131,12 @@ impl Cluster {
                 move |cancel| {
                     let options =
                         controllers(&server, &args, ranges.clone(), load_balancing.clone());
-                    let client = client.clone();
+                    let (client, accounts) = (client.clone(), accounts(&server, &args));
                     async move {
-                        let controllers = davit_controllers::Controllers::new(client, options?);
+                        let mut controllers = davit_controllers::Controllers::new(client, options?);
+                        if let Some(accounts) = accounts {
+                            controllers = controllers.with_accounts(accounts);
+                        }
                         controllers.run(cancel).await.context("controllers")
                     }
                 }
@@ -284,6 +287,14 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+/// The clients of the controllers' service accounts, if they have some: in this process nobody asks for a token.
+fn accounts(server: &RunningServer, args: &Up) -> Option<davit_controllers::AccountClients> {
+    let server = server.clone();
+    let client = move |name: &str| server.account_client(name);
+    args.use_service_account_credentials
+        .then(|| Arc::new(client) as _)
 }
 
 /// How the controllers of a whole cluster work.

@@ -45,6 +45,7 @@ pub(crate) fn spawn(
     rules: Informer<DeviceTaintRule>,
     consumers: ClaimConsumers,
 ) {
+    let spawner = &mut spawner.as_account("device-taint-eviction-controller");
     let evictor = Evictor {
         client: spawner.client.clone(),
         events: spawner.events("device-taint-eviction"),

@@ -238,7 +238,7 @@ pub(crate) fn watch_slices(spawner: &mut Spawner<'_>) -> Informer<ResourceSlice>
             };
         }
     };
-    let api = kube::Api::all(spawner.client.clone());
+    let api = kube::Api::all(spawner.shared.clone());
     let cancel = spawner.cancel.clone();
     Informer::spawn_trimmed(
         api,
@@ -255,6 +255,7 @@ pub(crate) fn spawn(
     spawner: &mut Spawner<'_>,
     groups: Option<Informer<PodGroup>>,
 ) -> Informer<ResourceClaim> {
+    let spawner = &mut spawner.as_account("resource-claim-controller");
     let claims =
         spawner.informer_indexed(|claim: &ResourceClaim| made::owner_of(claim).map(str::to_owned));
     let known = Known {

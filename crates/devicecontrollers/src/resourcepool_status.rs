@@ -44,6 +44,7 @@ pub(crate) fn spawn(
     slices: Informer<ResourceSlice>,
     rules: Informer<DeviceTaintRule>,
 ) {
+    let spawner = &mut spawner.as_account("resourcepoolstatusrequest-controller");
     let requests: Informer<ResourcePoolStatusRequest> = spawner.informer();
     let queue = spawner.controller(PoolStatuses {
         client: spawner.client.clone(),

@@ -142,10 +142,17 @@ pub trait Reconcile: Send + Sync + 'static {
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error>;
 }
 
+/// Makes clients whose requests are those of a service account in `kube-system`, by its name.
+pub type AccountClients = Arc<dyn Fn(&str) -> kube::Client + Send + Sync>;
+
 /// Starts controllers.
 pub struct Spawner<'a> {
-    /// Reaches the API server.
+    /// Reaches the API server as the controller that is being started.
     pub client: kube::Client,
+    /// Reaches it as all controllers together, for lists and watches.
+    pub shared: kube::Client,
+    /// Where each controller has a service account of its own.
+    pub accounts: Option<AccountClients>,
     /// What all controllers follow.
     pub informers: Informers,
     /// Where their tasks are kept.
@@ -155,6 +162,25 @@ pub struct Spawner<'a> {
 }
 
 impl Spawner<'_> {
+    /// Starts controllers whose requests are those of the service account `kube-system/ACCOUNT`, where controllers have
+    /// accounts of their own; else it is what it was.
+    pub fn as_account(&mut self, account: &str) -> Spawner<'_> {
+        Spawner {
+            client: self.client_of(account),
+            shared: self.shared.clone(),
+            accounts: self.accounts.clone(),
+            informers: self.informers.clone(),
+            tasks: self.tasks,
+            cancel: self.cancel.clone(),
+        }
+    }
+
+    /// The client of a controller with this account, as [`Spawner::as_account`] has it.
+    pub fn client_of(&self, account: &str) -> kube::Client {
+        let of_account = self.accounts.as_ref().map(|client| client(account));
+        of_account.unwrap_or_else(|| self.client.clone())
+    }
+
     /// Starts the workers of a controller and returns its queue, to be fed.
     pub fn controller<R: Reconcile>(&mut self, reconciler: R) -> WorkQueue<ObjectKey> {
         let queue = WorkQueue::named(R::NAME, BACKOFF.0, BACKOFF.1);
@@ -183,7 +209,7 @@ impl Spawner<'_> {
 
     /// An informer for all objects of a kind.
     pub fn informer<K: davit_client::Object>(&mut self) -> Informer<K> {
-        let api = kube::Api::all(self.client.clone());
+        let api = kube::Api::all(self.shared.clone());
         let cancel = self.cancel.clone();
         Informer::spawn(api, watcher::Config::default(), self.tasks.set(), cancel)
     }
@@ -193,7 +219,7 @@ impl Spawner<'_> {
         &mut self,
         value: IndexValue<K>,
     ) -> Informer<K> {
-        let api = kube::Api::all(self.client.clone());
+        let api = kube::Api::all(self.shared.clone());
         let (all, cancel) = (watcher::Config::default(), self.cancel.clone());
         Informer::spawn_indexed(api, all, value, self.tasks.set(), cancel)
     }

@@ -22,8 +22,8 @@ pub mod pods;
 mod status;
 
 pub use controller::{
-    COMPONENT, Context, Error, Next, Reconcile, Spawner, attempt, cause_of, cluster_key,
-    exists_is_none, gone_is_none,
+    AccountClients, COMPONENT, Context, Error, Next, Reconcile, Spawner, attempt, cause_of,
+    cluster_key, exists_is_none, gone_is_none,
 };
 pub use informers::{Informers, LEASE_NAMESPACE, ROOT_CA_MAP};
 pub use notices::{Notices, Tone};

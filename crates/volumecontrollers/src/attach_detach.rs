@@ -50,6 +50,7 @@ const SYNC_WARNING: Duration = Duration::from_secs(30);
 
 /// Starts the controller.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, flex_drivers: FlexDrivers) {
+    let spawner = &mut spawner.as_account("attachdetach-controller");
     let client = spawner.client.clone();
     let attachments: Informer<VolumeAttachment> = spawner.informer();
     let drivers: Informer<CSIDriver> = spawner.informer();

@@ -23,6 +23,7 @@ struct EphemeralVolumes {
 
 /// Starts the controller.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("ephemeral-volume-controller");
     let informers = spawner.informers.clone();
     let events = spawner.events("ephemeral_volume");
     let queue = spawner.controller(EphemeralVolumes {

@@ -60,6 +60,7 @@ struct Shared {
 
 /// Starts the controller.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("persistent-volume-binder");
     let informers = spawner.informers.clone();
     let shared = Arc::new(Shared {
         client: spawner.client.clone(),

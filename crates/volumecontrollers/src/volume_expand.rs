@@ -22,6 +22,7 @@ struct Expansion {
 
 /// Starts the controller.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("expand-controller");
     let informers = spawner.informers.clone();
     let events = spawner.events("volume_expand");
     let queue = spawner.controller(Expansion {

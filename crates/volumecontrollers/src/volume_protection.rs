@@ -31,7 +31,7 @@ struct AttributesClasses {
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let informers = spawner.informers.clone();
     let claims = spawner.controller(Claims {
-        client: spawner.client.clone(),
+        client: spawner.client_of("pvc-protection-controller"),
         informers: informers.clone(),
     });
     spawner.feed(
@@ -41,7 +41,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     );
     spawner.feed(&informers.pods, &claims, |pod: &Pod| claim_keys(pod));
     let volumes = spawner.controller(Volumes {
-        client: spawner.client.clone(),
+        client: spawner.client_of("pv-protection-controller"),
         informers: informers.clone(),
     });
     spawner.feed(&informers.volumes, &volumes, |volume: &PersistentVolume| {
@@ -49,7 +49,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     });
     let classes: Informer<VolumeAttributesClass> = spawner.informer();
     let protection = spawner.controller(AttributesClasses {
-        client: spawner.client.clone(),
+        client: spawner.client_of("volumeattributesclass-protection-controller"),
         informers: informers.clone(),
         classes: classes.clone(),
     });

@@ -4,7 +4,7 @@
 //! The use of each is noted at its Secret once a day, so that unused ones can be found
 //! (<https://kubernetes.io/docs/concepts/security/service-accounts/#legacy-serviceaccount-token-cleaner>).
 
-use crate::tokens::{TokenKeys, subject};
+use crate::tokens::TokenKeys;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use davit_api::meta;
@@ -12,7 +12,7 @@ use jiff::civil::Date;
 use serde_json::Value;
 
 use super::TokenView;
-use super::service_accounts::{AuthenticatedToken, GROUP, Note, has_ended};
+use super::service_accounts::{AuthenticatedToken, Note, has_ended};
 use crate::user::UserInfo;
 
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
@@ -82,8 +82,7 @@ pub(super) async fn authenticate(
         "authentication.k8s.io/legacy-token-manual-secret"
     };
     note.annotation = Some((annotation, name.to_owned()));
-    let user = subject(namespace, &claims.account_name);
-    let mut user = UserInfo::new(user, &[GROUP, &format!("{GROUP}:{namespace}")]);
+    let mut user = UserInfo::service_account(namespace, &claims.account_name);
     user.uid.clone_from(&claims.account_uid);
     Ok(AuthenticatedToken {
         user,

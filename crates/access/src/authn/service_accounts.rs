@@ -1,15 +1,13 @@
 //! Who a service account token stands for: signature and times, then whether what it is bound to
 //! still exists.
 
-use crate::tokens::{Claims, ObjectRef, TokenKeys, subject};
+use crate::tokens::{Claims, ObjectRef, TokenKeys};
 use davit_api::meta;
 use serde_json::Value;
 
 use super::TokenView;
 use crate::user::UserInfo;
 use crate::warnings::Warnings;
-
-pub(super) const GROUP: &str = "system:serviceaccounts";
 
 /// A user and the audiences, of those asked for, that the token is good for.
 #[derive(Debug, Clone)]
@@ -157,8 +155,7 @@ pub(super) fn has_ended(held: &Value) -> bool {
 fn user(claims: &Claims) -> UserInfo {
     let bound = &claims.kubernetes;
     let namespace = &bound.namespace;
-    let name = subject(namespace, &bound.serviceaccount.name);
-    let mut user = UserInfo::new(name, &[GROUP, &format!("{GROUP}:{namespace}")]);
+    let mut user = UserInfo::service_account(namespace, &bound.serviceaccount.name);
     user.uid.clone_from(&bound.serviceaccount.uid);
     let mut extra = |key: &str, value: &str| {
         if !value.is_empty() {

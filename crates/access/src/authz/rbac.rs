@@ -21,6 +21,7 @@ use serde_json::Value;
 use super::{Attributes, Authorizer, Decision, UserRules};
 use crate::lookup::{FindObjects, StoredObjects};
 use crate::request_info::RequestInfo;
+use crate::tokens;
 use crate::user::UserInfo;
 
 pub(crate) use policy::node_rules;
@@ -299,8 +300,7 @@ fn subject_of(subject: &Value, namespace: &str) -> Option<(Subject, String)> {
                 return None;
             }
             let words = format!("{kind} {:?}", format!("{name}/{namespace}"));
-            let user = format!("system:serviceaccount:{namespace}:{name}");
-            (Subject::User(user), words)
+            (Subject::User(tokens::subject(namespace, &name)), words)
         }
         _ => return None,
     })

@@ -25,6 +25,7 @@ struct Mirroring {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let spawner = &mut spawner.as_account("endpointslicemirroring-controller");
     let informers = spawner.informers.clone();
     let queue = spawner.controller(Mirroring {
         client: spawner.client.clone(),

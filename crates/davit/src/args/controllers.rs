@@ -37,6 +37,10 @@ pub(crate) struct Controllers {
     /// The key that signs service account tokens, to fill Secrets with them (pki/sa.key of the server's data directory)
     #[arg(long, value_name = "FILE")]
     pub(crate) service_account_private_key_file: Option<PathBuf>,
+    /// Each controller acts as a service account of its own in kube-system, with the rights of its ClusterRole alone; the
+    /// kubeconfig's user makes the accounts and their tokens
+    #[arg(long, value_name = "BOOL", default_value_t = false, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(crate) use_service_account_credentials: bool,
     /// Give each node a part of the pods' addresses
     #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(crate) allocate_node_cidrs: bool,

@@ -112,6 +112,9 @@ pub(crate) struct Up {
     /// Leave the scheduler out: another one places the pods
     #[arg(long)]
     pub(crate) no_scheduler: bool,
+    /// Each controller acts as a service account of its own in kube-system, with the rights of its ClusterRole alone
+    #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(crate) use_service_account_credentials: bool,
     /// Leave the controllers out: others run them
     #[arg(long, conflicts_with = "demo")]
     pub(crate) no_controllers: bool,

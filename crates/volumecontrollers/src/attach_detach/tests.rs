@@ -265,7 +265,9 @@ impl Cluster {
             .await
             .unwrap();
         let mut spawner = Spawner {
+            shared: client.clone(),
             client,
+            accounts: None,
             informers,
             tasks: &mut self.tasks,
             cancel: self.cancel.clone(),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use self::bindings::{BINDINGS, CLUSTER_BINDINGS, ROLES};
 use self::cluster_roles::{AGGREGATED, CLUSTER_ROLES, GATED_RULES, NODE};
-use self::controllers::{CONTROLLER_ROLES, GATED_CONTROLLER_ROLES};
+use self::controllers::{CONTROLLER_ROLES, GATED_CONTROLLER_ROLES, OWN_CONTROLLER_ROLES};
 use super::rule::Rule;
 
 const LABEL: &str = "kubernetes.io/bootstrapping";
@@ -22,6 +22,7 @@ const LABEL: &str = "kubernetes.io/bootstrapping";
 pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
 const CONTROLLER: &str = "system:controller:";
+const OWN_CONTROLLER: &str = "davit:controller:";
 const EVENTS: &str = "create,patch,update -,events.k8s.io events";
 
 fn rule(text: &str) -> Rule {
@@ -109,8 +110,8 @@ pub fn cluster_roles(features: &Features) -> Vec<Value> {
         aggregate(&mut role, into);
         role
     });
-    let controllers = controller_roles(features).map(|(name, texts)| {
-        let name = format!("{CONTROLLER}{name}");
+    let controllers = controller_roles(features).map(|(prefix, name, texts)| {
+        let name = format!("{prefix}{name}");
         let mut role = object("ClusterRole", "", &name);
         role["rules"] = rules(&with_gated(&name, texts, features));
         role
@@ -134,15 +135,27 @@ fn aggregate(role: &mut Value, into: &str) {
     }
 }
 
-/// Names and rules of the roles of controllers where these feature gates are on.
+/// The roles of controllers where these feature gates are on: the prefix of their names, the names of the service accounts
+/// that have them, which follow it, and their rules.
 fn controller_roles(
     features: &Features,
-) -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+) -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])> {
+    let is_on = |gate: &str| features.is_on(gate);
     let gated = GATED_CONTROLLER_ROLES.iter();
-    let gated = gated.filter(|(gate, ..)| features.is_on(gate));
-    let gated = gated.map(|(_, name, texts)| (*name, *texts));
-    let always = CONTROLLER_ROLES.iter();
-    always.map(|(name, texts)| (*name, *texts)).chain(gated)
+    let gated = gated.filter(move |(gate, ..)| is_on(gate));
+    let always = CONTROLLER_ROLES.iter().map(|(name, texts)| (*name, *texts));
+    let upstream = always.chain(gated.map(|(_, name, texts)| (*name, *texts)));
+    let is_off = move |account: &str| {
+        let gated = GATED_CONTROLLER_ROLES.iter();
+        gated
+            .filter(|(gate, ..)| !features.is_on(gate))
+            .any(|(_, name, _)| *name == account)
+    };
+    let own = OWN_CONTROLLER_ROLES.iter();
+    let own = own.filter(move |(name, _)| !is_off(name));
+    upstream
+        .map(|(name, texts)| (CONTROLLER, name, texts))
+        .chain(own.map(|(name, texts)| (OWN_CONTROLLER, *name, *texts)))
 }
 
 /// The bindings of cluster roles where these feature gates are on.
@@ -160,8 +173,8 @@ pub fn cluster_role_bindings(features: &Features) -> Vec<Value> {
         }
         binding
     });
-    let controllers = controller_roles(features).map(|(name, _)| {
-        let role = format!("{CONTROLLER}{name}");
+    let controllers = controller_roles(features).map(|(prefix, name, _)| {
+        let role = format!("{prefix}{name}");
         let mut binding = object("ClusterRoleBinding", "", &role);
         binding["roleRef"] = role_ref("ClusterRole", &role);
         binding["subjects"] = json!([subject("ServiceAccount", name)]);

@@ -1,13 +1,13 @@
 //! The cluster roles for people and components.
 
-use davit_api::features::{GENERIC_WORKLOAD, WORKLOAD_WITH_JOB};
+use davit_api::features::{GENERIC_WORKLOAD, WORKLOAD_CLAIMS, WORKLOAD_WITH_JOB};
 
 /// Roles whose rules are gathered: name, the label gathered by, the label they carry themselves.
 pub(super) const AGGREGATED: [(&str, &str); 3] =
     [("admin", ""), ("edit", "admin"), ("view", "edit")];
 
 /// What roles have besides where a feature gate is on: the gate, the role, rules.
-pub(super) const GATED_RULES: [(&str, &str, &[&str]); 3] = [
+pub(super) const GATED_RULES: [(&str, &str, &[&str]); 4] = [
     (
         GENERIC_WORKLOAD,
         "system:aggregate-to-edit",
@@ -22,6 +22,14 @@ pub(super) const GATED_RULES: [(&str, &str, &[&str]); 3] = [
         WORKLOAD_WITH_JOB,
         "system:controller:job-controller",
         &["read,create scheduling.k8s.io podgroups,workloads"],
+    ),
+    (
+        WORKLOAD_CLAIMS,
+        "system:controller:resource-claim-controller",
+        &[
+            "read scheduling.k8s.io podgroups",
+            "patch,update scheduling.k8s.io podgroups/status",
+        ],
     ),
 ];
 
@@ -301,7 +309,7 @@ pub(super) const CLUSTER_ROLES: &[(&str, &str, &[&str])] = &[
             "list,watch networking.k8s.io networkpolicies",
         ],
     ),
-    // davit's controllers run under one identity instead of one service account each
+    // what only davit's controllers do, and all of them where they have no service accounts of their own, goes by one identity
     (
         "davit:controllers",
         "",

@@ -1,6 +1,6 @@
 //! The cluster roles of controllers.
 
-use davit_api::features::STORAGE_VERSION_MIGRATOR;
+use davit_api::features::{GENERIC_WORKLOAD, STORAGE_VERSION_MIGRATOR};
 
 /// Each is bound to the service account of the same name in kube-system.
 pub(super) const CONTROLLER_ROLES: &[(&str, &[&str])] = &[
@@ -360,13 +360,64 @@ pub(super) const CONTROLLER_ROLES: &[(&str, &[&str])] = &[
 ];
 
 /// Those that are there where a feature gate is on.
-pub(super) const GATED_CONTROLLER_ROLES: &[(&str, &str, &[&str])] = &[(
-    STORAGE_VERSION_MIGRATOR,
-    "storage-version-migrator-controller",
-    &[
-        "create,list,patch * *",
-        "get apiextensions.k8s.io customresourcedefinitions",
-        "patch apiextensions.k8s.io customresourcedefinitions/status",
-        "update storagemigration.k8s.io storageversionmigrations/status",
-    ],
-)];
+pub(super) const GATED_CONTROLLER_ROLES: &[(&str, &str, &[&str])] = &[
+    (
+        GENERIC_WORKLOAD,
+        "podgroup-protection-controller",
+        &["read,update scheduling.k8s.io podgroups", "read - pods"],
+    ),
+    (
+        STORAGE_VERSION_MIGRATOR,
+        "storage-version-migrator-controller",
+        &[
+            "create,list,patch * *",
+            "get apiextensions.k8s.io customresourcedefinitions",
+            "patch apiextensions.k8s.io customresourcedefinitions/status",
+            "update storagemigration.k8s.io storageversionmigrations/status",
+        ],
+    ),
+];
+
+/// What davit's controllers do besides, in roles of their own: most of them patch what Kubernetes' replace, so that fields which
+/// this version does not know stay.
+pub(super) const OWN_CONTROLLER_ROLES: &[(&str, &[&str])] = &[
+    ("deployment-controller", &["patch apps deployments/status"]),
+    (
+        "podgroup-protection-controller",
+        &["patch scheduling.k8s.io podgroups"],
+    ),
+    ("pv-protection-controller", &["patch - persistentvolumes"]),
+    (
+        "pvc-protection-controller",
+        &["patch - persistentvolumeclaims"],
+    ),
+    // Kubernetes has it with gate DRAResourcePoolStatus, which is always on here
+    (
+        "resourcepoolstatusrequest-controller",
+        &[
+            "read,delete resource.k8s.io resourcepoolstatusrequests",
+            "patch,update resource.k8s.io resourcepoolstatusrequests/status",
+            "read resource.k8s.io resourceslices",
+            "read resource.k8s.io resourceclaims",
+            "events",
+        ],
+    ),
+    // what it tells nodes to announce stands in slices
+    (
+        "service-controller",
+        &["read,create,delete,update discovery.k8s.io endpointslices"],
+    ),
+    (
+        "statefulset-controller",
+        &["patch - persistentvolumeclaims"],
+    ),
+    // types of parameters come from definitions
+    (
+        "validatingadmissionpolicy-status-controller",
+        &["list apiextensions.k8s.io customresourcedefinitions"],
+    ),
+    (
+        "volumeattributesclass-protection-controller",
+        &["patch storage.k8s.io volumeattributesclasses"],
+    ),
+];
