@@ -245,6 +245,21 @@ fn attach(kube: &Kube) {
     kube.wait_phase("reader", "Succeeded");
     assert_eq!(kube.run(["logs", "reader"]), "hello\ngot a\ngot b\nend\n");
 
+    // Where others may come after, a client goes when it has said all, and the container goes on.
+    kube.create(&pod(
+        "open",
+        "Never",
+        &format!("echo hello; {ECHO}"),
+        "stdin: true",
+    ));
+    kube.wait_ready("open");
+    for (said, so_far) in [("a\n", "hello\ngot a\n"), ("b\n", "hello\ngot a\ngot b\n")] {
+        let out = kube.pipe(&["attach", "-i", "open"], said.as_bytes());
+        assert!(out.status.success(), "{out:?}");
+        kube.eventually("what was said", || kube.run(["logs", "open"]) == so_far);
+    }
+    assert_eq!(kube.field("open", ".status.phase"), "Running");
+
     // Without standard input attach shows what comes.
     kube.create(&pod(
         "ticker",

@@ -95,6 +95,13 @@ pub struct Bundle {
     pub target: Option<ProcessMark>,
 }
 
+impl Bundle {
+    /// Whether the input of the container is that of one client, and ends with it. A terminal's stays.
+    fn input_is_one_clients(&self) -> bool {
+        self.stdin_once && !self.tty
+    }
+}
+
 /// A process, by its number and by what tells it from a later one with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessMark {

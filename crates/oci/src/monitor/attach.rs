@@ -78,6 +78,8 @@ pub(super) struct Attached {
     pub(super) input: Option<OwnedFd>,
     pub(super) stdout: Option<Sink>,
     pub(super) stderr: Option<Sink>,
+    /// Its input has ended and it gets no more output: it is let go when it has what is on its way.
+    pub(super) is_leaving: bool,
 }
 
 impl Attached {

@@ -277,6 +277,10 @@ impl Monitor {
         for client in &mut self.clients {
             if let Role::Attach(attached) = &mut client.role {
                 attached.sweep();
+                if attached.is_leaving && !attached.is_pending() {
+                    client.answer(&Response::Ended { code: 0 }, &[]);
+                    client.role = Role::Done;
+                }
             }
         }
         self.clients
@@ -350,7 +354,9 @@ impl Monitor {
         let bytes = &self.buffer[..count];
         self.log.write(stream, bytes);
         for client in &mut self.clients {
-            if let Role::Attach(attached) = &mut client.role {
+            if let Role::Attach(attached) = &mut client.role
+                && !attached.is_leaving
+            {
                 let sink = match stream {
                     Stream::Stdout => &mut attached.stdout,
                     Stream::Stderr => &mut attached.stderr,
@@ -372,6 +378,8 @@ impl Monitor {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok(0) | Err(_) => {
                 attached.input = None;
+                // As with containerd: a client whose input is not the container's whole input goes when it has nothing more to say.
+                attached.is_leaving = !self.bundle.input_is_one_clients();
                 self.input_gone();
             }
             Ok(count) => {
@@ -389,7 +397,7 @@ impl Monitor {
 
     /// The end of a client's input ends the container's only if it asked for that; a terminal stays open anyway.
     fn input_gone(&mut self) {
-        if self.bundle.stdin_once && !self.bundle.tty {
+        if self.bundle.input_is_one_clients() {
             if let Some(sink) = &mut self.output.stdin {
                 sink.flush();
             }
@@ -549,6 +557,7 @@ impl Monitor {
             input: next(wanted[0]),
             stdout: next(wanted[1]).map(Sink::new),
             stderr: next(wanted[2]).map(Sink::new),
+            is_leaving: false,
         };
         let client = &mut self.clients[index];
         client.answer(&Response::Ok, &[]);
