@@ -3,6 +3,7 @@
 
 mod access;
 mod containers;
+mod extensions;
 mod huge_pages;
 mod joining;
 mod load;

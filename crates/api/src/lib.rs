@@ -25,6 +25,7 @@ pub mod fields;
 pub mod flowcontrol;
 pub mod host_port;
 pub mod jobs;
+pub mod json_values;
 pub mod kinds;
 pub mod labels;
 pub mod meta;

@@ -8,7 +8,6 @@
 mod backend;
 pub(crate) mod documents;
 mod identity;
-mod served;
 mod view;
 
 use std::collections::HashMap;

@@ -26,6 +26,7 @@ mod queue;
 mod received;
 mod reviews;
 pub mod scale;
+pub mod served_entries;
 pub mod served_kinds;
 mod service_account;
 pub mod signing;

@@ -1,6 +1,7 @@
-//! Bodies of watches: each event is a line, and `kube` reads a line of any length.
+//! Bodies that have an end: `kube` reads a list, or the line that is an event of a watch, of any length.
 
 use bytes::Bytes;
+use davit_api::json_values::JsonValues;
 use http_body::{Body, Frame, SizeHint};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,14 +14,20 @@ pub(crate) struct Lines<B> {
     longest: usize,
     /// Of the line that has not ended.
     length: usize,
+    /// Values that a line has at most.
+    most: usize,
+    values: JsonValues,
 }
 
 impl<B> Lines<B> {
-    pub(crate) fn new(body: B, longest: usize) -> Self {
+    /// Of bytes and values a line has so many.
+    pub(crate) fn new(body: B, longest: usize, most: usize) -> Self {
         Self {
             body: Box::pin(body),
             longest,
             length: 0,
+            most,
+            values: JsonValues::default(),
         }
     }
 }
@@ -48,6 +55,19 @@ where
             };
             if self.length > self.longest {
                 return Poll::Ready(Some(Err("an event of a watch is too long".into())));
+            }
+        }
+        let counted = frame.data_ref().filter(|_| self.most < usize::MAX);
+        if let Some(data) = counted.cloned() {
+            for line in data.split_inclusive(|byte| *byte == b'\n') {
+                self.values.read(line);
+                if self.values.count() > self.most {
+                    return Poll::Ready(Some(Err("an answer has too many values".into())));
+                }
+                // A list may have many lines: it is one text.
+                if self.longest < usize::MAX && line.ends_with(b"\n") {
+                    self.values = JsonValues::default();
+                }
             }
         }
         Poll::Ready(Some(Ok(frame)))

@@ -43,11 +43,16 @@ const OTHER_BYTES: usize = 256 << 20;
 /// Bytes of a list of what may be another server's, in the place of the API server's own kinds.
 const FOREIGN_BYTES: usize = 256 << 20;
 const METRICS: &str = "metrics.k8s.io";
+/// Values of such a list, or of one event of a watch: each takes up to two hundred bytes when it is read.
+const FOREIGN_VALUES: usize = 2_000_000;
 /// Bytes of one event of a watch.
 const EVENT_BYTES: usize = OBJECT_BYTES;
 
 /// Bytes of what a node's own server answers, whose length the API server does not know before it passes it on.
 const NODE_BYTES: usize = 64 << 20;
+
+/// The table of a node's devices.
+const TABLE: &str = "/proxy/devices";
 
 /// Parameters that methods about one object have.
 const PARAMETERS: [&str; 5] = [
@@ -232,10 +237,14 @@ where
             None if self.limits_others => OTHER_BYTES,
             _ => usize::MAX,
         };
+        let values = match is_of_others(uri) || uri.path().ends_with(TABLE) {
+            true => FOREIGN_VALUES,
+            false => usize::MAX,
+        };
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await.map_err(Into::into)?;
-            let limited = |body| Limited::new(Lines::new(body, line), limit);
+            let limited = |body| Limited::new(Lines::new(body, line, values), limit);
             Ok(answer.map(|body| Either::Left(limited(body))))
         })
     }
@@ -372,6 +381,19 @@ mod tests {
         let metrics = metrics.body(Vec::new()).unwrap();
         client.request_text(metrics).await.unwrap_err();
         assert!(*sent.lock() < 4 * FOREIGN_BYTES);
+        // Nor with more values than there is memory for.
+        let service = tower::service_fn(|_: Request<kube::client::Body>| async {
+            let items = "{\"metadata\":{}},".repeat(FOREIGN_VALUES / 3);
+            let list = format!("{{\"metadata\":{{}},\"items\":[{items}{{}}]}}");
+            let event = format!("{{\"type\":\"ADDED\",\"object\":{list}}}\n");
+            Ok::<_, BoxError>(Response::new(Full::new(Bytes::from(event))))
+        });
+        let client = kube::Client::new(ObjectPaths::default().layer(service), "default");
+        let all: Api<kube::api::DynamicObject> = Api::all_with(client, &resource);
+        all.list_metadata(&ListParams::default()).await.unwrap_err();
+        let watch = all.watch(&WatchParams::default(), "0").await.unwrap();
+        let mut watch = std::pin::pin!(watch);
+        watch.next().await.unwrap().unwrap_err();
         assert!(!is_of_others(&"/apis/apps/v1/deployments".parse().unwrap()));
         assert!(!is_of_others(&"/api/v1/pods".parse().unwrap()));
     }

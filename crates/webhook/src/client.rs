@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use davit_api::field::quote;
+use davit_api::json_values::JsonValues;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{HeaderMap, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy;
 use hyper_util::rt::TokioTimer;
 use serde_json::Value;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Tasks;
 use super::credentials::Credentials;
@@ -21,6 +23,11 @@ use crate::tls::{ShownIdentity, Trust, client_config};
 const IDLE: Duration = Duration::from_secs(90);
 const MAX_IDLE: usize = 32;
 const ERROR_TEXT: usize = 1024;
+/// Values of an answer, beside four for each of the question: read, each takes up to two hundred bytes.
+const VALUES: usize = 250_000;
+/// Bytes of an answer for which there is always room, and how many longer ones of a destination are read at a time.
+const SHORT: usize = 256 << 10;
+const LONG_ANSWERS: usize = 4;
 const AGENT: &str = concat!("davit/", env!("CARGO_PKG_VERSION"));
 
 /// Where calls go and how.
@@ -102,6 +109,8 @@ pub struct Answer {
     pub headers: HeaderMap,
     /// The whole body.
     pub body: Bytes,
+    /// A long answer's room, until it is read.
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 /// Why a call failed.
@@ -140,6 +149,14 @@ pub enum CallError {
         /// The limit.
         limit: usize,
     },
+    /// The answer has more values than there is memory for.
+    #[error("response of {url} has more than {limit} values")]
+    TooMany {
+        /// The quoted URL.
+        url: String,
+        /// The limit.
+        limit: usize,
+    },
     /// The answer is not JSON.
     #[error("{0}")]
     Malformed(String),
@@ -159,6 +176,8 @@ impl CallError {
 pub struct Client {
     inner: legacy::Client<Connector, Full<Bytes>>,
     settings: Settings,
+    /// For answers that are long.
+    room: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for Client {
@@ -190,7 +209,11 @@ impl Client {
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(MAX_IDLE)
             .build(connector);
-        Ok(Self { inner, settings })
+        Ok(Self {
+            inner,
+            settings,
+            room: Arc::new(Semaphore::new(LONG_ANSWERS)),
+        })
     }
 
     /// Makes a call; any HTTP status is an answer.
@@ -215,26 +238,54 @@ impl Client {
                 .await
                 .map_err(|error| failed(root_cause(&error), false))?;
             let (parts, body) = response.into_parts();
-            let body = Limited::new(body, call.limit).collect().await;
-            let body = body.map_err(|error| {
-                if error.is::<http_body_util::LengthLimitError>() {
-                    let url = url.clone();
-                    let limit = call.limit;
-                    CallError::TooLong { url, limit }
-                } else {
-                    failed(error.to_string(), false)
+            let long = || CallError::TooLong {
+                url: url.clone(),
+                limit: call.limit,
+            };
+            let (body, room) = self.read(body, call.limit).await.map_err(|error| {
+                match error.is::<http_body_util::LengthLimitError>() {
+                    true => long(),
+                    false => failed(error.to_string(), false),
                 }
             })?;
+            let limit = VALUES + 4 * JsonValues::of(&call.body);
+            if body.len() > VALUES && JsonValues::of(&body) > limit {
+                let url = url.clone();
+                return Err(CallError::TooMany { url, limit });
+            }
             Ok(Answer {
                 status: parts.status,
                 headers: parts.headers,
-                body: body.to_bytes(),
+                body,
+                _room: room,
             })
         };
         match tokio::time::timeout(call.timeout, answered).await {
             Ok(result) => result,
             Err(_) => Err(failed("context deadline exceeded".to_owned(), true)),
         }
+    }
+
+    /// A whole body; of those that are long a few are read at a time.
+    async fn read(
+        &self,
+        body: hyper::body::Incoming,
+        limit: usize,
+    ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Box<dyn std::error::Error + Send + Sync>>
+    {
+        let mut body = Limited::new(body, limit);
+        let mut read = BytesMut::new();
+        let mut room = None;
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame?.into_data() else {
+                continue;
+            };
+            if room.is_none() && read.len() + data.len() > SHORT {
+                room = Some(Arc::clone(&self.room).acquire_owned().await?);
+            }
+            read.extend_from_slice(&data);
+        }
+        Ok((read.freeze(), room))
     }
 
     /// Makes a call whose answer is JSON; a status that is no success is an error.
@@ -447,6 +498,7 @@ mod tests {
             status: StatusCode::from_u16(code).unwrap(),
             headers: HeaderMap::new(),
             body: Bytes::from_static(body.as_bytes()),
+            _room: None,
         };
         let text = |code, body| parse(&answer(code, body)).unwrap_err().to_string();
         assert_eq!(

@@ -3,12 +3,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use davit_api::json_values::JsonValues;
+use davit_client::served_entries::served_entries;
 use davit_schema::openapi::Foreign;
 use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
 
 use super::backend::Backend;
-use super::served::served;
 use crate::openapi::Document;
 
 const DISCOVERY_ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
@@ -16,6 +19,11 @@ const DISCOVERY_ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=A
 const JSON: &str = "application/json";
 const DISCOVERY_LIMIT: usize = 8 << 20;
 const OPENAPI_LIMIT: usize = 32 << 20;
+/// Values of a document that is taken apart: each takes up to two hundred bytes.
+const VALUES: usize = 1_000_000;
+
+/// One document of all backends is taken apart at a time.
+static PARSING: Semaphore = Semaphore::const_new(1);
 
 /// What was read of a backend last.
 #[derive(Debug, Clone, Default)]
@@ -97,12 +105,27 @@ async fn openapi_v2(backend: &Backend) -> Result<Foreign, String> {
         return Err(format!("/openapi/v2: {status}"));
     }
     let (group, version) = (backend.group.clone(), backend.version.clone());
-    let read = tokio::task::spawn_blocking(move || {
-        serde_json::from_slice::<Value>(&body)
-            .map(|document| Foreign::of(&document, &group, &version))
-            .map_err(|error| format!("/openapi/v2: {error}"))
+    parsed(body, move |document| {
+        Ok(Foreign::of(&document, &group, &version))
+    })
+    .await
+    .map_err(|error| format!("/openapi/v2: {error}"))
+}
+
+/// What `take` makes of a document.
+async fn parsed<T: Send + 'static>(
+    body: Bytes,
+    take: impl FnOnce(Value) -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    let _alone = PARSING.acquire().await.map_err(|error| error.to_string())?;
+    let made = tokio::task::spawn_blocking(move || {
+        if body.len() > VALUES && JsonValues::of(&body) > VALUES {
+            return Err(format!("it has more than {VALUES} values"));
+        }
+        let document = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        take(document)
     });
-    read.await.map_err(|error| error.to_string())?
+    made.await.map_err(|error| error.to_string())?
 }
 
 /// The backend cannot be asked: what is known of it is old.
@@ -116,12 +139,13 @@ pub(crate) fn mark_stale(backend: &Backend) {
     }
 }
 
+/// A document, and of which media type it is.
 async fn read(
     backend: &Backend,
     path: &str,
     accept: &'static str,
     limit: usize,
-) -> Result<(String, Value), String> {
+) -> Result<(String, Bytes), String> {
     let (status, headers, body) = backend.get(path, accept, limit).await?;
     if !status.is_success() {
         return Err(format!("{path}: {status}"));
@@ -129,32 +153,20 @@ async fn read(
     let kind = headers
         .get(CONTENT_TYPE)
         .and_then(|value| value.to_str().ok());
-    let kind = kind.unwrap_or_default().to_owned();
-    let path = path.to_owned();
-    let value = tokio::task::spawn_blocking(move || {
-        serde_json::from_slice(&body).map_err(|error| format!("{path}: {error}"))
-    });
-    let value = value.await.map_err(|error| error.to_string())??;
-    Ok((kind, value))
+    Ok((kind.unwrap_or_default().to_owned(), body))
 }
 
 async fn discovery(backend: &Backend) -> Result<Vec<Value>, String> {
-    let (kind, value) = read(backend, "/apis", DISCOVERY_ACCEPT, DISCOVERY_LIMIT).await?;
+    let (kind, body) = read(backend, "/apis", DISCOVERY_ACCEPT, DISCOVERY_LIMIT).await?;
     let (group, version) = (backend.group.clone(), backend.version.clone());
     if kind.contains("g=apidiscovery.k8s.io") {
-        let found = tokio::task::spawn_blocking(move || {
-            let found = of_version(&value, &group, &version);
-            served(&found)
-        });
-        return found.await.map_err(|error| error.to_string())?;
+        let found = move |value: Value| served_entries(&of_version(&value, &group, &version));
+        return parsed(body, found).await;
     }
     let path = format!("/apis/{}/{}", backend.group, backend.version);
-    let (_, list) = read(backend, &path, JSON, DISCOVERY_LIMIT).await?;
-    let found = tokio::task::spawn_blocking(move || {
-        let found = from_legacy(&list, &group, &version);
-        served(&found)
-    });
-    found.await.map_err(|error| error.to_string())?
+    let (_, body) = read(backend, &path, JSON, DISCOVERY_LIMIT).await?;
+    let found = move |list: Value| served_entries(&from_legacy(&list, &group, &version));
+    parsed(body, found).await
 }
 
 /// The entries of a version in an `APIGroupDiscoveryList`.
@@ -227,14 +239,15 @@ fn from_legacy(list: &Value, group: &str, version: &str) -> Vec<Value> {
 async fn openapi(backend: &Backend, held: Option<&OpenApi>) -> Result<Option<OpenApi>, String> {
     let (_, index) = read(backend, "/openapi/v3", JSON, DISCOVERY_LIMIT).await?;
     let path = format!("apis/{}/{}", backend.group, backend.version);
-    let url = index["paths"][path.as_str()]["serverRelativeURL"].as_str();
+    let url = parsed(index, move |index| {
+        let url = index["paths"][path.as_str()]["serverRelativeURL"].as_str();
+        Ok(url.map(str::to_owned))
+    });
+    let url = url.await.map_err(|error| format!("/openapi/v3: {error}"))?;
     let Some(url) = url.filter(|url| held.is_none_or(|held| held.url != *url)) else {
         return Ok(None);
     };
-    let (status, _, body) = backend.get(url, JSON, OPENAPI_LIMIT).await?;
-    if !status.is_success() {
-        return Err(format!("{url}: {status}"));
-    }
+    let (_, body) = read(backend, &url, JSON, OPENAPI_LIMIT).await?;
     // Clients parse it: nothing that is not JSON is passed on.
     let document = tokio::task::spawn_blocking(move || {
         serde_json::from_slice::<serde::de::IgnoredAny>(&body)
@@ -243,7 +256,7 @@ async fn openapi(backend: &Backend, held: Option<&OpenApi>) -> Result<Option<Ope
     });
     let document = document.await.map_err(|error| error.to_string())??;
     Ok(Some(OpenApi {
-        url: url.to_owned(),
+        url,
         document: Arc::new(document),
     }))
 }

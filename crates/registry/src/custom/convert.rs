@@ -1,6 +1,7 @@
 //! Conversion of custom objects between versions: by rewriting apiVersion, or by a webhook
 //! (<https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definition-versioning/>).
 
+use std::iter::Peekable;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,11 @@ use super::metrics::ConversionMetrics;
 use crate::object;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Objects of one call, and bytes of them, save that the first one is asked about whatever it weighs.
+const OBJECTS: usize = 500;
+const BYTES: usize = 2 << 20;
+/// Bytes of an answer, beside four for each of the question.
+const ANSWER: usize = 4 << 20;
 
 /// Brings objects of one definition into a version.
 #[derive(Clone)]
@@ -38,8 +44,8 @@ impl Converter {
         }
     }
 
-    /// The objects in the API version `wanted`, in the same order. Those that are in it already
-    /// are not touched; all others go to the webhook in one call.
+    /// The objects in the API version `wanted`, in the same order. Those that are in it already are not touched; all others go
+    /// to the webhook, so many as fit into a call.
     pub(super) async fn convert(
         &self,
         mut objects: Vec<Value>,
@@ -64,23 +70,30 @@ impl Converter {
             }
             return Ok(objects);
         };
-        let sent: Vec<&Value> = foreign.iter().map(|index| &objects[*index]).collect();
-        let started = Instant::now();
-        let answered = self.call(client, review_versions, &sent, wanted).await;
-        self.metrics
-            .observe(&self.definition.name, answered.is_ok(), started.elapsed());
-        let converted = answered.map_err(|why| Status::unknown(told(&why)))?;
-        for (index, converted) in foreign.into_iter().zip(converted) {
-            objects[index] = converted;
+        let mut next = foreign.into_iter().peekable();
+        while next.peek().is_some() {
+            let (asked, texts) = of_one_call(&objects, &mut next);
+            let sent: Vec<&Value> = asked.iter().map(|index| &objects[*index]).collect();
+            let started = Instant::now();
+            let answered = self.call(client, review_versions, &sent, &texts, wanted);
+            let answered = answered.await;
+            self.metrics
+                .observe(&self.definition.name, answered.is_ok(), started.elapsed());
+            let converted = answered.map_err(|why| Status::unknown(told(&why)))?;
+            for (index, converted) in asked.into_iter().zip(converted) {
+                objects[index] = converted;
+            }
         }
         Ok(objects)
     }
 
+    /// `texts` are the objects `sent`, as the elements of a list.
     async fn call(
         &self,
         client: &Value,
         review_versions: &[String],
         sent: &[&Value],
+        texts: &str,
         wanted: &str,
     ) -> Result<Vec<Value>, String> {
         let review_version = review_versions
@@ -94,20 +107,42 @@ impl Converter {
             format!("conversion webhook for {described} failed: {why}")
         };
         let uid = uuid::Uuid::new_v4().to_string();
-        let review = json!({
-            "kind": "ConversionReview",
-            "apiVersion": format!("apiextensions.k8s.io/{review_version}"),
-            "request": { "uid": uid, "desiredAPIVersion": wanted, "objects": sent },
-        });
+        let wanted_text = json!(wanted);
+        let review = format!(
+            r#"{{"kind":"ConversionReview","apiVersion":"apiextensions.k8s.io/{review_version}","request":{{"uid":"{uid}","desiredAPIVersion":{wanted_text},"objects":[{texts}]}}}}"#
+        );
         let config = ClientConfig::from_value(client).map_err(|error| failed(&error))?;
         let client = self
             .webhooks
             .client(&config, None)
             .map_err(|error| failed(&error))?;
-        let call = Call::post(Bytes::from(review.to_string()), TIMEOUT).with_timeout_query();
+        let limit = ANSWER + 4 * review.len();
+        let mut call = Call::post(Bytes::from(review), TIMEOUT).with_timeout_query();
+        call.limit = call.limit.min(limit);
         let answer = client.json(call).await.map_err(|error| failed(&error))?;
         read_answer(answer, &uid, review_version, sent, wanted)
     }
+}
+
+/// As many of the next objects as a call has room for: which they are, and the elements of the list that they make.
+fn of_one_call(
+    objects: &[Value],
+    next: &mut Peekable<impl Iterator<Item = usize>>,
+) -> (Vec<usize>, String) {
+    let (mut asked, mut texts) = (Vec::new(), String::new());
+    while let Some(index) = next.peek() {
+        let text = objects[*index].to_string();
+        let is_full = asked.len() >= OBJECTS || texts.len() + text.len() > BYTES;
+        if is_full && !asked.is_empty() {
+            break;
+        }
+        if !asked.is_empty() {
+            texts.push(',');
+        }
+        texts.push_str(&text);
+        asked.extend(next.next());
+    }
+    (asked, texts)
 }
 
 /// The objects of an answer, if it is one to the question about `sent`.
@@ -295,6 +330,27 @@ mod tests {
     fn object(version: &str) -> Value {
         json!({"apiVersion": format!("g.io/{version}"), "kind": "K",
             "metadata": {"name": "n", "uid": "u", "generation": 3, "labels": {"a": "b"}}})
+    }
+
+    #[test]
+    fn a_call_is_about_so_much() {
+        let of = |count: usize, size: usize| {
+            let objects = vec![json!("x".repeat(size)); count];
+            let mut next = (0..count).peekable();
+            let mut calls = Vec::new();
+            while next.peek().is_some() {
+                let (asked, texts) = of_one_call(&objects, &mut next);
+                let list: Vec<Value> = serde_json::from_str(&format!("[{texts}]")).unwrap();
+                assert_eq!(list, objects[asked[0]..=asked[asked.len() - 1]]);
+                calls.push(asked.len());
+            }
+            calls
+        };
+        assert_eq!(of(3, 1), [3]);
+        assert_eq!(of(OBJECTS + 1, 1), [OBJECTS, 1]);
+        // What is larger than a call is asked about alone.
+        assert_eq!(of(2, BYTES + 1), [1, 1]);
+        assert_eq!(of(5, BYTES / 2 - 100), [2, 2, 1]);
     }
 
     // 154

@@ -4,13 +4,14 @@
 //! be emptied, nor anything be collected, in the whole cluster. So what is no entry is no answer, as with kube-apiserver, which
 //! decodes it. Form: <https://kubernetes.io/docs/reference/using-api/api-concepts/#aggregated-discovery>.
 
-use davit_client::path_segment;
+use crate::path_segment;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Resources of one version that can be watched: whoever follows all kinds does so. Adapters tell of each metric as a resource
+/// Resources of one version that can be watched or deleted: whoever follows all kinds watches each, and each is looked for in a
+/// namespace that goes. Adapters tell of each metric as a resource
 /// or subresource that can be had alone; of those there are as many as there is room for in the answer.
-const MAX_WATCHED: usize = 1000;
+const MAX_FOLLOWED: usize = 1000;
 /// Verbs of a resource, and its other names.
 const MAX_ITEMS: usize = 100;
 /// Bytes of a name.
@@ -73,14 +74,17 @@ impl NamedKind {
 ///
 /// # Errors
 /// Why there is no such answer.
-pub(super) fn served(entries: &[Value]) -> Result<Vec<Value>, String> {
-    let mut watched = 0;
+pub fn served_entries(entries: &[Value]) -> Result<Vec<Value>, String> {
+    let mut followed = 0;
     let entry = |entry: &Value| {
         let resource = ServedResource::deserialize(entry).map_err(|error| error.to_string())?;
         resource.check()?;
-        watched += usize::from(resource.verbs.iter().flatten().any(|verb| verb == "watch"));
-        if watched > MAX_WATCHED {
-            return Err(format!("more than {MAX_WATCHED} can be watched"));
+        let mut verbs = resource.verbs.iter().flatten();
+        followed += usize::from(verbs.any(|verb| matches!(&**verb, "watch" | "delete")));
+        if followed > MAX_FOLLOWED {
+            return Err(format!(
+                "more than {MAX_FOLLOWED} can be watched or deleted"
+            ));
         }
         serde_json::to_value(resource).map_err(|error| error.to_string())
     };
@@ -149,10 +153,10 @@ mod tests {
     #[test]
     fn what_servers_say_is_passed_on() {
         let all = [entry("gauges"), json!({ "resource": "bare" })];
-        assert_eq!(served(&all).unwrap(), all);
+        assert_eq!(served_entries(&all).unwrap(), all);
         let mut more = entry("gauges");
         more["future"] = json!([{}]);
-        assert_eq!(served(&[more]).unwrap(), [entry("gauges")]);
+        assert_eq!(served_entries(&[more]).unwrap(), [entry("gauges")]);
     }
 
     /// One server's entry that cannot be read, in the document of all.
@@ -182,10 +186,10 @@ mod tests {
         ] {
             let mut odd = entry("gauges");
             odd[place] = wrong.clone();
-            let found = served(&[entry("other"), odd]);
+            let found = served_entries(&[entry("other"), odd]);
             assert!(found.is_err(), "{place} {wrong}");
         }
-        assert!(served(&[json!(null)]).is_err());
+        assert!(served_entries(&[json!(null)]).is_err());
     }
 
     #[test]
@@ -196,10 +200,12 @@ mod tests {
                 entry["verbs"] = json!([verb]);
                 entry
             };
-            (0..=MAX_WATCHED).map(of).collect()
+            (0..=MAX_FOLLOWED).map(of).collect()
         };
-        served(&with("get")).unwrap();
-        served(&with("watch")[1..]).unwrap();
-        assert!(served(&with("watch")).is_err());
+        served_entries(&with("get")).unwrap();
+        served_entries(&with("watch")[1..]).unwrap();
+        assert!(served_entries(&with("watch")).is_err());
+        // Whoever empties a namespace looks at each.
+        assert!(served_entries(&with("delete")).is_err());
     }
 }
