@@ -1,7 +1,24 @@
 //! Headers that are good for one hop only, or that only this server may set.
 
-use http::HeaderMap;
 use http::header::{CONNECTION, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, Response, StatusCode};
+
+use crate::body::ResponseBody;
+use crate::respond;
+
+/// Whether a request asks for another protocol that is passed on.
+pub(crate) fn asks_upgrade(headers: &HeaderMap) -> bool {
+    let protocol = headers.get(UPGRADE);
+    protocol.is_some_and(|protocol| !carries_requests(protocol))
+}
+
+/// In the place of the answer of a backend that goes over to another protocol unasked: whoever passed that on would have its
+/// client, or what stands before it, take what comes next for something else, and ends a connection of HTTP/2 with all of its
+/// requests.
+pub(crate) fn switched_unasked() -> Response<ResponseBody> {
+    let text = "the backend switched to another protocol, for which nobody has asked";
+    respond::text(StatusCode::BAD_GATEWAY, format!("{text}\n"))
+}
 
 /// Makes headers those of a hop of its own: of the last one an upgrade stays where it is wanted, and
 /// nothing that its `Connection` names goes on.

@@ -18,8 +18,12 @@ use sha2::{Digest, Sha512};
 use tokio::sync::OnceCell;
 
 use crate::aggregation::AggregationView;
+use crate::body::ResponseBody;
 use crate::discovery::upper_hex;
 use crate::version::GIT_VERSION;
+
+/// Bytes of a document that are unpacked at a time.
+const PIECE: usize = 64 << 10;
 
 /// A compressed document.
 #[derive(Debug)]
@@ -44,12 +48,22 @@ impl Document {
         }
     }
 
-    pub(crate) fn plain(&self) -> Result<Vec<u8>, Status> {
-        let mut body = Vec::new();
-        flate2::read::GzDecoder::new(self.gzip.as_ref())
-            .read_to_end(&mut body)
-            .map_err(Status::internal)?;
-        Ok(body)
+    /// The document as it is, unpacked as it is taken: that of a backend has any size.
+    pub(crate) fn plain(&self) -> ResponseBody {
+        let packed = std::io::Cursor::new(self.gzip.clone());
+        let mut unpacked = flate2::read::GzDecoder::new(packed);
+        let pieces = std::iter::from_fn(move || {
+            let mut piece = vec![0; PIECE];
+            match unpacked.read(&mut piece) {
+                Ok(0) => None,
+                Ok(length) => {
+                    piece.truncate(length);
+                    Some(Ok(Bytes::from(piece)))
+                }
+                Err(error) => Some(Err(error.into())),
+            }
+        });
+        ResponseBody::stream(futures::stream::iter(pieces))
     }
 }
 

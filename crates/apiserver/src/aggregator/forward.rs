@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use davit_access::UserInfo;
-use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, UPGRADE};
+use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION};
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use crate::aggregation::{Backend, identity_headers};
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::{Context, HandlerResult};
-use crate::hop_headers::{remove_hop_headers, start_hop};
+use crate::hop_headers::{asks_upgrade, remove_hop_headers, start_hop, switched_unasked};
 use crate::respond;
 use crate::server::ApiServer;
 
@@ -34,7 +34,7 @@ pub(crate) async fn handle(
     if !backend.is_available() {
         return Ok(unavailable("service unavailable"));
     }
-    let upgrade = request.headers().contains_key(UPGRADE);
+    let upgrade = asks_upgrade(request.headers());
     let client_side = upgrade.then(|| hyper::upgrade::on(&mut request));
     let (mut parts, body) = request.into_parts();
     if let Err(error) = readdress(&mut parts, &context.user, backend, upgrade) {
@@ -50,10 +50,11 @@ pub(crate) async fn handle(
             )));
         }
     };
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS
-        && let Some(client_side) = client_side
-    {
-        return Ok(server.nodes().pipe(response, client_side));
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(match client_side {
+            Some(client_side) => server.nodes().pipe(response, client_side),
+            None => switched_unasked(),
+        });
     }
     if redirects(&response) {
         let text = "the backend attempted to redirect this request, which is not permitted";

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use davit_api::host_port::{bracketed, host_port};
 use davit_api::status::Status;
 use davit_webhook::{is_refusal, refusal};
-use http::header::{ACCEPT_ENCODING, HOST, HeaderName, HeaderValue, UPGRADE};
+use http::header::{ACCEPT_ENCODING, HOST, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
@@ -16,7 +16,7 @@ use super::links::Links;
 use super::no_node;
 use crate::body::{RequestBody, ResponseBody, request_body};
 use crate::context::HandlerResult;
-use crate::hop_headers::{remove_hop_headers, start_hop};
+use crate::hop_headers::{asks_upgrade, remove_hop_headers, start_hop, switched_unasked};
 use crate::node_client::{Destination, Transport};
 use crate::server::ApiServer;
 
@@ -38,7 +38,7 @@ pub(crate) async fn forward(
     forward: Forward,
     mut request: Request<RequestBody>,
 ) -> HandlerResult {
-    let upgrade = request.headers().contains_key(UPGRADE);
+    let upgrade = asks_upgrade(request.headers());
     let links = forward
         .rewrite_prefix
         .as_deref()
@@ -50,10 +50,11 @@ pub(crate) async fn forward(
     let client_side = upgrade.then(|| hyper::upgrade::on(&mut request));
     let is_head = request.method() == http::Method::HEAD;
     let response = send(server, &forward, request, upgrade).await?;
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS
-        && let Some(client_side) = client_side
-    {
-        return Ok(server.nodes().pipe(response, client_side));
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(match client_side {
+            Some(client_side) => server.nodes().pipe(response, client_side),
+            None => switched_unasked(),
+        });
     }
     let (mut parts, body) = response.into_parts();
     remove_hop_headers(&mut parts.headers);

@@ -161,7 +161,7 @@ fn send(
             .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         response
     } else {
-        Response::new(document.plain()?.into())
+        Response::new(document.plain())
     };
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
