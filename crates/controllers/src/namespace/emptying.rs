@@ -9,7 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, ListParams};
 use kube::discovery::{Scope, verbs};
-use std::collections::BTreeMap;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 /// Kinds that are emptied at the same time, and how long one may take in a round: a server of others, or a webhook that
@@ -17,8 +18,15 @@ use std::time::Duration;
 const AT_ONCE: usize = 16;
 const KIND_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Finalizers that a condition names: with all those that objects have room for, the namespace's status would have none itself.
+/// Kinds of a group that may take that long in a round; the rest of it waits for the next one.
+const SLOW_KINDS: usize = 16;
+/// Objects that are listed at a time.
+const PAGE: u32 = 500;
+
+/// Finalizers, resources and failures that a condition names, and bytes of what is said of each failure: with all those that
+/// objects have room for, and all that servers say, the namespace's status would have none itself.
 const TOLD: usize = 100;
+const WORDS: usize = 1000;
 
 /// What is left in a namespace after one round of deletion.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -64,15 +72,10 @@ impl Remains {
                 last_transition_time: Some(Time(Timestamp::now())),
             }
         };
-        let listed = |items: Vec<String>| items.join(", ");
-        let objects = self
-            .objects
-            .iter()
-            .map(|(resource, n)| format!("{resource} has {n} resource instances"));
-        let finalizers = self.finalizers.iter().take(TOLD);
+        let objects = self.objects.iter();
+        let objects = objects.map(|(resource, n)| format!("{resource} has {n} resource instances"));
+        let finalizers = self.finalizers.iter();
         let finalizers = finalizers.map(|(name, n)| format!("{name} in {n} resource instances"));
-        let untold = self.finalizers.len().saturating_sub(TOLD);
-        let untold = (untold > 0).then(|| format!("{untold} others"));
         vec![
             condition(
                 "NamespaceDeletionDiscoveryFailure",
@@ -98,7 +101,7 @@ impl Remains {
                     let text = format!(
                         "Failed to delete all resource types, {} remaining: {}",
                         self.failures.len(),
-                        self.failures.join("; ")
+                        listed(self.failures.iter().cloned(), "; ")
                     );
                     ("ContentDeletionFailed", text)
                 }),
@@ -112,10 +115,7 @@ impl Remains {
                 (!self.objects.is_empty()).then(|| {
                     (
                         "SomeResourcesRemain",
-                        format!(
-                            "Some resources are remaining: {}",
-                            listed(objects.collect())
-                        ),
+                        format!("Some resources are remaining: {}", listed(objects, ", ")),
                     )
                 }),
                 ("ContentRemoved", "All content successfully removed"),
@@ -123,7 +123,7 @@ impl Remains {
             condition(
                 "NamespaceFinalizersRemaining",
                 (!self.finalizers.is_empty()).then(|| {
-                    let names = listed(finalizers.chain(untold).collect());
+                    let names = listed(finalizers, ", ");
                     (
                         "SomeFinalizersRemain",
                         format!("Some content in the namespace has finalizers remaining: {names}"),
@@ -136,6 +136,24 @@ impl Remains {
             ),
         ]
     }
+}
+
+/// So many of the items as anybody reads.
+fn listed(items: impl ExactSizeIterator<Item = String>, separator: &str) -> String {
+    let untold = items.len().saturating_sub(TOLD);
+    let untold = (untold > 0).then(|| format!("{untold} others"));
+    let told: Vec<String> = items.take(TOLD).chain(untold).collect();
+    told.join(separator)
+}
+
+/// What an error says, as far as anybody reads it.
+fn words(error: &kube::Error) -> String {
+    let mut message = message_of(error);
+    if message.len() > WORDS {
+        message.truncate(message.floor_char_boundary(WORDS));
+        message.push_str("...");
+    }
+    message
 }
 
 /// Deletes everything once: the other kinds when no pod is left that may count on them, as network policies.
@@ -153,10 +171,11 @@ pub(super) async fn empty(client: &kube::Client, namespace: &str) -> Remains {
     }
     let deletable = found.kinds.iter().filter(|kind| is_deletable(kind));
     let (pods, others): (Vec<_>, Vec<_>) = deletable.partition(|kind| is_pods(kind));
+    let slow = SlowGroups::default();
     for round in [pods, others] {
         let mut of_kinds = Vec::new();
         for kind in round {
-            of_kinds.push(empty_in_time(client, namespace, kind));
+            of_kinds.push(empty_in_time(client, namespace, kind, &slow));
         }
         let mut of_kinds = stream::iter(of_kinds).buffer_unordered(AT_ONCE);
         while let Some(kind) = of_kinds.next().await {
@@ -169,15 +188,31 @@ pub(super) async fn empty(client: &kube::Client, namespace: &str) -> Remains {
     remains
 }
 
-async fn empty_in_time(client: &kube::Client, namespace: &str, kind: &ServedKind) -> Remains {
+/// How many kinds of each group took too long in this round.
+#[derive(Default)]
+struct SlowGroups(Mutex<HashMap<String, usize>>);
+
+async fn empty_in_time(
+    client: &kube::Client,
+    namespace: &str,
+    kind: &ServedKind,
+    slow: &SlowGroups,
+) -> Remains {
     let resource = &kind.resource;
     let name = match resource.group.as_str() {
         "" => format!("{}.", resource.plural),
         group => format!("{}.{group}", resource.plural),
     };
     let mut remains = Remains::default();
+    if slow.0.lock().get(&resource.group) >= Some(&SLOW_KINDS) {
+        let why =
+            format!("{name}: not looked at, as {SLOW_KINDS} kinds of its group took too long");
+        remains.failures.push(why);
+        return remains;
+    }
     let emptied = empty_kind(client, namespace, kind, &name, &mut remains);
     if tokio::time::timeout(KIND_DEADLINE, emptied).await.is_err() {
+        *slow.0.lock().entry(resource.group.clone()).or_default() += 1;
         let why = format!("{name}: not emptied within {KIND_DEADLINE:?}");
         remains.failures.push(why);
     }
@@ -193,45 +228,70 @@ async fn empty_kind(
 ) {
     let api: kube::Api<DynamicObject> =
         kube::Api::namespaced_with(client.clone(), namespace, &kind.resource);
-    let left = match gone_is_none(api.list_metadata(&ListParams::default()).await) {
-        Ok(Some(left)) => left.items,
+    let at_once = kind.supports(verbs::DELETE_COLLECTION);
+    let failed = |error: &kube::Error| format!("{name}: {}", words(error));
+    let left = match Left::of(&api, !at_once).await {
+        Ok(Some(left)) => left,
         Ok(None) => return,
-        Err(error) => {
-            return remains
-                .failures
-                .push(format!("{name}: {}", message_of(&error)));
-        }
+        Err(error) => return remains.failures.push(failed(&error)),
     };
-    if left.is_empty() {
+    if left.objects == 0 {
         return;
     }
-    let deleted = if kind.supports(verbs::DELETE_COLLECTION) {
+    let deleted = if at_once {
         api.delete_collection(&DeleteParams::background(), &ListParams::default())
             .await
             .map(|_| ())
     } else {
-        delete_each(&api, left.iter().filter_map(|o| o.metadata.name.as_deref())).await
+        delete_each(&api, left.names.iter().map(String::as_str)).await
     };
     if let Err(error) = deleted {
-        remains
-            .failures
-            .push(format!("{name}: {}", message_of(&error)));
+        remains.failures.push(failed(&error));
     }
-    match api.list_metadata(&ListParams::default()).await {
-        Ok(left) if left.items.is_empty() => {}
-        Ok(left) => {
-            for finalizer in left
-                .items
-                .iter()
-                .flat_map(|o| o.metadata.finalizers.iter().flatten())
-            {
-                *remains.finalizers.entry(finalizer.clone()).or_default() += 1;
-            }
-            remains.objects.push((name.to_owned(), left.items.len()));
+    match Left::of(&api, false).await {
+        Ok(Some(left)) if left.objects > 0 => {
+            remains.finalizers.extend(left.finalizers);
+            remains.objects.push((name.to_owned(), left.objects));
         }
-        Err(error) => remains
-            .failures
-            .push(format!("{name}: {}", message_of(&error))),
+        Ok(_) => {}
+        Err(error) => remains.failures.push(failed(&error)),
+    }
+}
+
+/// What there is of a kind.
+#[derive(Default)]
+struct Left {
+    objects: usize,
+    names: Vec<String>,
+    finalizers: BTreeMap<String, usize>,
+}
+
+impl Left {
+    /// Looks page by page, and keeps names where they are wanted; none where the kind is gone.
+    async fn of(
+        api: &kube::Api<DynamicObject>,
+        with_names: bool,
+    ) -> Result<Option<Self>, kube::Error> {
+        let mut left = Self::default();
+        let mut params = ListParams::default().limit(PAGE);
+        loop {
+            let Some(page) = gone_is_none(api.list_metadata(&params).await)? else {
+                return Ok(None);
+            };
+            left.objects += page.items.len();
+            for object in page.items {
+                if with_names {
+                    left.names.extend(object.metadata.name);
+                }
+                for finalizer in object.metadata.finalizers.into_iter().flatten() {
+                    *left.finalizers.entry(finalizer).or_default() += 1;
+                }
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(Some(left)),
+            }
+        }
     }
 }
 
@@ -246,14 +306,14 @@ async fn delete_each(
 }
 
 fn discovery_failure(failures: &BTreeMap<String, String>) -> String {
-    let each: Vec<String> = failures
-        .iter()
-        .map(|(version, why)| format!("{version}: {why}"))
-        .collect();
+    let each = failures.iter().map(|(version, why)| {
+        let end = why.floor_char_boundary(WORDS);
+        format!("{version}: {}", &why[..end])
+    });
     format!(
         "Discovery failed for some groups, {} failing: unable to retrieve the complete list of server APIs: {}",
         failures.len(),
-        each.join(", ")
+        listed(each, ", ")
     )
 }
 
@@ -272,7 +332,6 @@ fn is_deletable(kind: &ServedKind) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use parking_lot::Mutex;
     use serde_json::{Value, json};
     use std::sync::Arc;
 
@@ -299,6 +358,58 @@ mod tests {
             "/apis/a.test/v1/namespaces/n/things" => json!({"items": objects, "metadata": {}}),
             _ => json!({"items": [], "metadata": {}}),
         }
+    }
+
+    /// One server has a thousand kinds, and answers about none of them, or with megabytes of words.
+    #[tokio::test(start_paused = true)]
+    async fn many_kinds_of_a_server_that_does_not_answer_cost_as_few() {
+        let of = |answers: bool| {
+            let service = tower::service_fn(
+                move |request: http::Request<kube::client::Body>| async move {
+                    let plurals: Vec<String> = (0..1000).map(|n| format!("k{n}")).collect();
+                    let kinds = plurals.iter().map(|plural| {
+                    json!({"resource": plural, "scope": "Namespaced", "verbs": ["list", "delete"],
+                        "responseKind": {"group": "", "version": "", "kind": "K"}})
+                });
+                    let (code, body) = match request.uri().path() {
+                        "/apis" => (
+                            200,
+                            json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2",
+                        "metadata": {}, "items": [{"metadata": {"name": "a.test"},
+                        "versions": [{"version": "v1", "resources": kinds.collect::<Vec<_>>()}]}]}),
+                        ),
+                        "/api" => (
+                            200,
+                            json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2",
+                        "metadata": {}, "items": []}),
+                        ),
+                        _ if answers => (
+                            500,
+                            json!({"kind": "Status", "status": "Failure", "code": 500,
+                        "reason": "InternalError", "message": "x".repeat(100_000)}),
+                        ),
+                        _ => std::future::pending().await,
+                    };
+                    let answer = http::Response::builder()
+                        .status(code)
+                        .body(kube::client::Body::from(body.to_string().into_bytes()));
+                    Ok::<_, std::convert::Infallible>(answer.unwrap())
+                },
+            );
+            kube::Client::new(service, "n")
+        };
+        let begun = tokio::time::Instant::now();
+        let remains = empty(&of(false), "n").await;
+        assert!(
+            begun.elapsed() <= 2 * KIND_DEADLINE,
+            "{:?}",
+            begun.elapsed()
+        );
+        assert_eq!(remains.failures.len(), 1000);
+        let remains = empty(&of(true), "n").await;
+        assert_eq!(remains.failures.len(), 1000);
+        let told = serde_json::to_string(&remains.conditions()).unwrap();
+        assert!(told.len() < 200_000, "{}", told.len());
     }
 
     #[tokio::test(start_paused = true)]
