@@ -2,7 +2,7 @@
 
 use crate::{Capabilities, Error};
 use davit_proto::csi::v1::node_client::NodeClient;
-use davit_proto::unix::{self, Address, MAX_MESSAGE};
+use davit_proto::unix::{self, Address};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, OnceCell};
@@ -14,6 +14,9 @@ use tonic::transport::Channel;
 /// How long a driver that does not accept is waited for. It restarts in its own time; callers try again.
 const DIAL: Duration = Duration::from_secs(2);
 
+/// Bytes of an answer, as in the kubelet: what of them says nothing takes many times as many when it is read.
+const MAX_ANSWER: usize = 4 << 20;
+
 /// A connection that stands for one run of the driver: when it is lost, so is what was learned on it.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -24,7 +27,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn client(&self) -> NodeClient<Channel> {
-        NodeClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+        NodeClient::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER)
     }
 }
 

@@ -285,6 +285,10 @@ async fn numbers_of_a_volume() {
         nothing.to_string(),
         "failed to get usage from response. usage is nil"
     );
+    // Two bytes each, which take many more when they are read.
+    mock.script(|s| s.stats.usage = vec![VolumeUsage::default(); 3 << 20]);
+    let too_long = ask().await.unwrap_err().to_string();
+    assert!(too_long.contains("too large"), "{too_long}");
     let usage = |unit: Unit, available, total, used| VolumeUsage {
         available,
         total,
