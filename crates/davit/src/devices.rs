@@ -18,6 +18,9 @@ use tokio::task::JoinSet;
 /// So much is shown of why a node does not tell its devices.
 const WHY: usize = 1024;
 
+/// Most devices of a node, and most containers that have them.
+pub(crate) const MOST_DEVICES: usize = 1 << 16;
+
 /// How long one node may take to answer.
 const NODE_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -124,8 +127,7 @@ async fn ask(client: &kube::Client, node: &str) -> Result<NodeDevices, String> {
         .body(Vec::new())
         .map_err(|e| e.to_string())?;
     let table = client.request::<NodeDevices>(request).await;
-    let table = table.map(|table| table_of(node, table));
-    table.map_err(|error| match error {
+    let table = table.map_err(|error| match error {
         kube::Error::Api(status) if status.code == 404 => {
             "its node agent serves no device table (not a davit node)".to_owned()
         }
@@ -135,15 +137,31 @@ async fn ask(client: &kube::Client, node: &str) -> Result<NodeDevices, String> {
             format!("{message}, HTTP {}", status.code)
         }
         other => other.to_string(),
-    })
+    })?;
+    table_of(node, table)
 }
 
 /// What a node says is about that node, whatever name it tells.
-fn table_of(node: &str, table: NodeDevices) -> NodeDevices {
-    NodeDevices {
+///
+/// # Errors
+/// It tells of more than any node has: each is a row of many cells.
+fn table_of(node: &str, table: NodeDevices) -> Result<NodeDevices, String> {
+    let NodeDevices {
+        devices,
+        held,
+        empty,
+        numa,
+        ..
+    } = &table;
+    let holders = devices.iter().chain(held).map(|one| one.holders.len());
+    let told = devices.len() + held.len() + empty.len() + numa.len();
+    if told > MOST_DEVICES || holders.sum::<usize>() > MOST_DEVICES {
+        return Err(format!("it tells of more than {MOST_DEVICES} devices"));
+    }
+    Ok(NodeDevices {
         node: node.to_owned(),
         ..table
-    }
+    })
 }
 
 /// Every node by its NUMA nodes.
@@ -325,7 +343,12 @@ node b: no answer within 10 s
             devices: vec![held("x.example/foo", "foo-0", "Healthy")],
             ..NodeDevices::default()
         };
-        let told = table_of("a", told);
+        let told = table_of("a", told).unwrap();
+        let many = NodeDevices {
+            empty: vec![String::new(); MOST_DEVICES + 1],
+            ..NodeDevices::default()
+        };
+        assert!(table_of("a", many).is_err());
         assert_eq!(paths_of(&[&told]), "a/x.example/foo/foo-0\n");
     }
 
