@@ -145,7 +145,7 @@ pub(crate) fn backoff_key(container: &Container) -> String {
 
 /// So many ephemeral containers of a pod run at a time. Whoever may add them adds as many as an object has room for, of which
 /// no quota counts any, and each has a monitor, which is not within the pod's limits.
-const RUNNING_EPHEMERAL: usize = 32;
+pub(crate) const RUNNING_EPHEMERAL: usize = 32;
 
 /// Makes the plan.
 pub(crate) fn plan(input: &Input<'_>) -> Plan {
@@ -162,19 +162,20 @@ pub(crate) fn plan(input: &Input<'_>) -> Plan {
     plan
 }
 
+/// How many ephemeral containers of the pod may start beside those that run.
+pub(crate) fn room_for_ephemeral(pod: &Pod, runtime: &PodRuntime) -> usize {
+    let all = pod.pod_spec().ephemeral_containers.iter().flatten();
+    let latest = all.filter_map(|one| runtime.latest(&one.name));
+    RUNNING_EPHEMERAL.saturating_sub(latest.filter(|one| one.state != State::Exited).count())
+}
+
 /// Starts those that never were, as far as there is room; the others do when one ends.
 fn ephemeral_steps(input: &Input<'_>, plan: &mut Plan) {
     let Input { pod, runtime, .. } = input;
-    let all = || pod.pod_spec().ephemeral_containers.iter().flatten();
-    let is_there = |name: &str| {
-        let latest = runtime.latest(name);
-        latest.is_some_and(|record| record.state != State::Exited)
-    };
-    let there = all().filter(|one| is_there(&one.name)).count();
-    let room = RUNNING_EPHEMERAL.saturating_sub(there);
+    let all = pod.pod_spec().ephemeral_containers.iter().flatten();
     let is_new = |name: &str| runtime.latest(name).is_none();
-    let new = all().enumerate().filter(|(_, one)| is_new(&one.name));
-    for (index, one) in new.take(room) {
+    let new = all.enumerate().filter(|(_, one)| is_new(&one.name));
+    for (index, one) in new.take(room_for_ephemeral(pod, runtime)) {
         let container = ephemeral_as_container(one);
         let started = start(input, Role::Ephemeral, index, &container);
         plan.start.push(started);

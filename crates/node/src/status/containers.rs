@@ -1,7 +1,7 @@
 //! Statuses of the single containers.
 
 use super::Input;
-use crate::plan::ProbeResult;
+use crate::plan::{ProbeResult, RUNNING_EPHEMERAL, room_for_ephemeral};
 use crate::restart_all;
 use crate::runtime_state::{ContainerRecord, State};
 use davit_pods::pod::Waiting;
@@ -145,7 +145,10 @@ fn without_record(
         out.restart_count += 1;
     }
     out.state = Some(waiting_state(
-        waiting.cloned().unwrap_or_else(|| default_waiting(input)),
+        waiting
+            .cloned()
+            .or_else(|| waiting_for_room(input, role))
+            .unwrap_or_else(|| default_waiting(input)),
     ));
 }
 
@@ -191,6 +194,17 @@ fn copy_identity(old: Option<&ContainerStatus>, out: &mut ContainerStatus) {
         out.image.clone_from(&old.image);
         out.image_id.clone_from(&old.image_id);
     }
+}
+
+/// Why an ephemeral container is not started, when too many others run.
+fn waiting_for_room(input: &Input<'_>, role: Role) -> Option<Waiting> {
+    let is_full = || room_for_ephemeral(input.pod, input.runtime) == 0;
+    (role == Role::Ephemeral && is_full()).then(|| Waiting {
+        reason: "ContainerCreating".to_owned(),
+        message: format!(
+            "{RUNNING_EPHEMERAL} ephemeral containers of the pod run: it starts when one of them ends"
+        ),
+    })
 }
 
 fn default_waiting(input: &Input<'_>) -> Waiting {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::plan::RUNNING_EPHEMERAL;
 use crate::runtime_state::{ContainerRecord, SandboxRecord, State};
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde_json::json;
@@ -288,6 +289,28 @@ fn init_containers_hold_the_pod() {
     );
     let s = Case::default().status(&p, &runtime(vec![record("i", State::Exited, 1, 0)]));
     assert_eq!(s.phase.as_deref(), Some("Failed"));
+}
+
+/// One more than run at a time says for what it waits.
+#[test]
+fn an_ephemeral_container_without_room_says_so() {
+    let names: Vec<String> = (0..=RUNNING_EPHEMERAL)
+        .map(|n| format!("dbg-{n}"))
+        .collect();
+    let spec: Vec<_> = names
+        .iter()
+        .map(|n| json!({"name": n, "image": "i"}))
+        .collect();
+    let pod = pod(json!({"containers": [{"name": "a"}], "ephemeralContainers": spec}));
+    let waits = |running: usize| {
+        let all = names[..running].iter();
+        let all = all.map(|name| record(name, State::Running, 0, 0)).collect();
+        let status = Case::default().status(&pod, &runtime(all));
+        let last = status.ephemeral_container_statuses.unwrap().pop().unwrap();
+        last.state.unwrap().waiting.unwrap().message
+    };
+    assert_eq!(waits(RUNNING_EPHEMERAL - 1), None);
+    assert!(waits(RUNNING_EPHEMERAL).unwrap().contains("32 ephemeral"));
 }
 
 #[test]
