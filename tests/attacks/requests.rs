@@ -282,15 +282,16 @@ impl Target {
 
 /// Whether the answer is there with all of its body, so that a connection that is kept open is not waited for.
 fn is_whole(answer: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(answer).to_ascii_lowercase();
-    let Some((head, body)) = text.split_once("\r\n\r\n") else {
+    let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else {
         return false;
     };
+    let (head, body) = (&answer[..end], &answer[end + 4..]);
+    let head = String::from_utf8_lossy(head).to_ascii_lowercase();
     let length = head
         .lines()
         .find_map(|line| line.strip_prefix("content-length: "));
     head.starts_with("http/1.1 101")
-        || body.ends_with("0\r\n\r\n")
+        || body.ends_with(b"0\r\n\r\n")
         || length.is_some_and(|length| body.len() >= length.trim().parse().unwrap())
 }
 
