@@ -1,5 +1,6 @@
 //! One CDI file: its form and its rules.
 
+use davit_api::json_values::JsonValues;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,6 +14,9 @@ pub(super) const MAX_EDITS: usize = 2048;
 
 /// Bytes of a path: what is longer is none, and would be told where it is not found.
 const MAX_PATH: usize = 4096;
+
+/// Values of a file, which take many times its length when it is read. The reader of YAML has such a limit of its own.
+const MAX_VALUES: usize = 250_000;
 
 /// The oldest version of [`VERSIONS`] that has something, by its place there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -151,6 +155,9 @@ impl Spec {
     /// Reads and checks a file; unknown fields are errors.
     pub(super) fn parse(text: &str, json: bool) -> Result<Self, String> {
         let spec: Self = if json {
+            if JsonValues::of(text.as_bytes()) > MAX_VALUES {
+                return Err(format!("more than {MAX_VALUES} values"));
+            }
             serde_json::from_str(text).map_err(|e| e.to_string())?
         } else {
             serde_saphyr::from_str(text).map_err(|e| e.to_string())?

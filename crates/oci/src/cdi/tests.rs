@@ -122,6 +122,13 @@ fn nobody_needs_as_much_as_a_file_has_room_for() {
     ] {
         assert!(with(edits).unwrap_err().contains("a path has more"));
     }
+    // They are not read, of which each would take many times its length: nobody gets as far as their names.
+    let devices = many(json!({"name": ""}), 200_000);
+    let spec = json!({"cdiVersion": "0.7.0", "kind": KIND, "devices": devices}).to_string();
+    for json in [true, false] {
+        let refused = Spec::parse(&spec, json).unwrap_err();
+        assert!(!refused.contains("invalid device name"), "{refused}");
+    }
 }
 
 /// What is in files of others is told to whoever's device is not found, so that he sees why.
