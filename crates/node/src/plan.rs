@@ -176,8 +176,7 @@ fn ephemeral_steps(input: &Input<'_>, plan: &mut Plan) {
     let is_new = |name: &str| runtime.latest(name).is_none();
     let new = all.enumerate().filter(|(_, one)| is_new(&one.name));
     for (index, one) in new.take(room_for_ephemeral(pod, runtime)) {
-        let container = ephemeral_as_container(one);
-        let started = start(input, Role::Ephemeral, index, &container);
+        let started = start(input, Role::Ephemeral, index, &ephemeral_as_container(one));
         plan.start.push(started);
     }
 }

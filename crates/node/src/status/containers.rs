@@ -144,12 +144,11 @@ fn without_record(
         });
         out.restart_count += 1;
     }
-    out.state = Some(waiting_state(
-        waiting
-            .cloned()
-            .or_else(|| waiting_for_room(input, role))
-            .unwrap_or_else(|| default_waiting(input)),
-    ));
+    let mut default = default_waiting(input);
+    if role == Role::Ephemeral && room_for_ephemeral(input.pod, input.runtime) == 0 {
+        default.message = format!("{RUNNING_EPHEMERAL} others run: it starts when one ends");
+    }
+    out.state = Some(waiting_state(waiting.cloned().unwrap_or(default)));
 }
 
 /// An app container of a pod that is over and was initialized, as the kubelet says it of what it never saw.
@@ -194,17 +193,6 @@ fn copy_identity(old: Option<&ContainerStatus>, out: &mut ContainerStatus) {
         out.image.clone_from(&old.image);
         out.image_id.clone_from(&old.image_id);
     }
-}
-
-/// Why an ephemeral container is not started, when too many others run.
-fn waiting_for_room(input: &Input<'_>, role: Role) -> Option<Waiting> {
-    let is_full = || room_for_ephemeral(input.pod, input.runtime) == 0;
-    (role == Role::Ephemeral && is_full()).then(|| Waiting {
-        reason: "ContainerCreating".to_owned(),
-        message: format!(
-            "{RUNNING_EPHEMERAL} ephemeral containers of the pod run: it starts when one of them ends"
-        ),
-    })
 }
 
 fn default_waiting(input: &Input<'_>) -> Waiting {

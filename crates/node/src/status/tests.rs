@@ -310,7 +310,7 @@ fn an_ephemeral_container_without_room_says_so() {
         last.state.unwrap().waiting.unwrap().message
     };
     assert_eq!(waits(RUNNING_EPHEMERAL - 1), None);
-    assert!(waits(RUNNING_EPHEMERAL).unwrap().contains("32 ephemeral"));
+    assert!(waits(RUNNING_EPHEMERAL).unwrap().contains("32 others"));
 }
 
 #[test]
