@@ -1,5 +1,6 @@
 //! What nodes and pods use, without any add-on: `kubectl top`, its API, and an autoscaler that goes by it.
 
+use crate::harness;
 use crate::pods::{Kube, NODE};
 use serde_json::{Value, json};
 
@@ -46,6 +47,12 @@ spec:
   metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 1}}}]
 ";
 
+const LOG_QUERIES: &str = "apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+enableSystemLogQuery: true
+imageGCHighThresholdPercent: 100
+";
+
 /// Another server, which does not answer.
 const TAKEN_OVER: &str = "
 apiVersion: apiregistration.k8s.io/v1
@@ -72,7 +79,10 @@ fn number(column: &str) -> u64 {
 }
 
 pub(crate) fn scenario() {
-    let Some(kube) = Kube::up("1.36", &[]) else {
+    let dir = harness::temp_dir();
+    let config = dir.path().join("kubelet.yaml");
+    std::fs::write(&config, LOG_QUERIES).unwrap();
+    let Some(kube) = Kube::up("1.36", &["--config", &config.display().to_string()]) else {
         return;
     };
     kube.create(WORKLOADS);
@@ -244,6 +254,16 @@ fn monitored(kube: &Kube) {
     assert!(probes.contains(idle), "{probes}");
     let logs = raw("/logs/");
     assert!(logs.contains("pods/</a>"), "{logs}");
+    let log = kube.dir().join("root/var/log/davit-test-service.log");
+    std::fs::write(log, "a line\n").unwrap();
+    assert_eq!(raw("/logs/?query=davit-test-service"), "a line\n");
+    assert_eq!(raw("/logs/?query=/davit-test-service.log"), "a line\n");
+    let path = format!("/api/v1/nodes/{NODE}/proxy/logs/?query=a/../b&query=c");
+    let refused = kube.try_run(["get", "--raw", &path]).unwrap_err();
+    assert!(
+        refused.contains("cannot specify a file and service"),
+        "{refused}"
+    );
 }
 
 fn said_of_the_node(kube: &Kube) {

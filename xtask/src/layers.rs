@@ -57,6 +57,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-oci",
             "davit-podimages",
             "davit-cadvisor",
+            "davit-nodelogs",
             "davit-reconcile",
             "davit-devicecontrollers",
             "davit-volumecontrollers",

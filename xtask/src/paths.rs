@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders whose files are looked at.
-const FOLDERS: [&str; 8] = [
+const FOLDERS: [&str; 9] = [
     "crates/disk/src",
     "crates/oci/src",
     "crates/containermanager/src",
@@ -17,6 +17,7 @@ const FOLDERS: [&str; 8] = [
     "crates/podvolumes/src",
     "crates/podimages/src",
     "crates/cadvisor/src",
+    "crates/nodelogs/src",
     "crates/node/src",
 ];
 
@@ -223,6 +224,10 @@ const MAY: &[(&str, &str)] = &[
     (
         "cadvisor/src/disks.rs",
         "counters of the host's disks, in /proc",
+    ),
+    (
+        "nodelogs/src/files.rs",
+        "kinds of entries, as the directory has listed them; files go through `beneath`",
     ),
     ("containermanager/src/plugins", "sockets of plugins"),
     ("node/src/admission.rs", "what the kernel enforces, in /sys"),

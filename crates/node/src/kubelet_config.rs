@@ -89,6 +89,7 @@ pub struct KubeletConfig {
     cpu_manager_policy: Option<String>,
     cpu_manager_policy_options: BTreeMap<String, String>,
     cpu_manager_reconcile_period: Option<String>,
+    enable_system_log_query: bool,
     enforce_node_allocatable: Option<Vec<String>>,
     eviction_hard: Option<BTreeMap<String, String>>,
     eviction_max_pod_grace_period: Option<i64>,
@@ -250,6 +251,7 @@ impl KubeletConfig {
         let bootstrap = self.server_tls_bootstrap;
         options.server_tls_bootstrap = bootstrap.unwrap_or(options.server_tls_bootstrap);
         options.seccomp_default = self.seccomp_default.unwrap_or(false);
+        options.system_log_query = self.enable_system_log_query;
         options.max_pods = self.max_pods.unwrap_or(options.max_pods);
         let files = self.container_log_max_files;
         options.log_rotation.max_files = files.unwrap_or(options.log_rotation.max_files);

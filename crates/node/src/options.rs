@@ -71,6 +71,8 @@ pub struct NodeOptions {
     pub annotations: BTreeMap<String, String>,
     /// Taints that the node is registered with.
     pub taints: Vec<Taint>,
+    /// Whether logs of services can be asked for by query (`enableSystemLogQuery`).
+    pub system_log_query: bool,
     /// `status.capacity.pods`.
     pub max_pods: u32,
     /// The sysctls that pods may set.
@@ -160,6 +162,7 @@ impl NodeOptions {
             labels: BTreeMap::new(),
             annotations: BTreeMap::new(),
             taints: Vec::new(),
+            system_log_query: false,
             max_pods: 110,
             sysctls: Allowlist::default(),
             cluster_dns: ClusterDns {

@@ -278,7 +278,7 @@ async fn route(state: &Arc<Shared>, request: Request<Incoming>, path: &str) -> R
         ["configz"] if get => configz::serve(ctx),
         ["stats", "summary"] | ["stats"] if get => stats::summary(ctx).await,
         ["devices"] if get => devices::serve(ctx, &request),
-        ["logs", ..] if get => log_files::serve(ctx, path).await,
+        ["logs", ..] if get => log_files::serve(ctx, request.uri(), path).await,
         ["containerLogs", ns, pod, container] if get => {
             logs::serve(ctx, &request, ns, pod, container).await
         }

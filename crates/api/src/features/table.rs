@@ -237,7 +237,7 @@ pub(super) const GATES: &[Gate] = &[
     missing("NativeHistograms", Stage::Alpha, false),
     built_in("NodeDeclaredFeatures", Stage::Beta),
     built_in("NodeInclusionPolicyInPodTopologySpread", Stage::Ga),
-    missing("NodeLogQuery", Stage::Ga, true),
+    built_in("NodeLogQuery", Stage::Ga),
     missing("NodeSwap", Stage::Ga, true),
     built_in("NominatedNodeNameForExpectation", Stage::Beta),
     built_in("OpenAPIEnums", Stage::Beta),

@@ -21,7 +21,6 @@ const NOT_BUILT: &[(&str, &str)] = &[
     ("enableProfilingHandler", "false"),
     ("enableServer", "true"),
     ("enableSystemLogHandler", "true"),
-    ("enableSystemLogQuery", "false"),
     ("eventBurst", ""),
     ("eventRecordQPS", ""),
     ("failCgroupV1", "false"),

@@ -60,6 +60,7 @@ fn configuration(options: &NodeOptions) -> Value {
         "cgroupDriver": options.cgroup_driver.name(),
         "featureGates": options.features.changed().collect::<BTreeMap<_, _>>(),
         "volumePluginDir": options.volume_plugin_dir,
+        "enableSystemLogQuery": options.system_log_query,
         "maxPods": options.max_pods,
         "podPidsLimit": options.cgroups.as_ref().and_then(|c| c.pod_pids).unwrap_or(-1),
         "enforceNodeAllocatable": enforced(options),

@@ -1,17 +1,15 @@
-//! `/logs/`: the files below the directory of logs (`/var/log`), as the kubelet's `enableSystemLogHandler` serves them.
-//!
-//! Containers with a hostPath there can make links; unlike in the kubelet none is followed that leads out of the directory.
+//! `/logs/`: the files below the directory of logs (`/var/log`), as the kubelet's `enableSystemLogHandler` serves them, and with
+//! `enableSystemLogQuery` the logs of services (KEP-2258).
 
-use super::{set_type, text};
+use super::{query, set_type, text};
 use crate::context::Context;
 use bytes::{Bytes, BytesMut};
-use davit_beneath::{Links, Root};
+use davit_nodelogs::{Asked, LogPath, LogQuery, QueryFault, answer, open, page};
 use davit_streaming::Body;
-use futures::stream;
-use http::{HeaderValue, Response, StatusCode, header};
+use futures::{StreamExt as _, stream};
+use http::{HeaderValue, Response, StatusCode, Uri, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,26 +17,61 @@ use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 
 const CHUNK: usize = 64 * 1024;
-/// Entries of a directory that are listed at most.
-const ENTRIES: usize = 10_000;
 /// How long opening may take.
 const OPENING: Duration = Duration::from_secs(10);
 
-/// What there is at a path.
-enum LogPath {
-    File(std::fs::File),
-    /// Names, those of directories with a slash.
-    Directory(Vec<String>),
+/// Answers for a path of the request, percent-encoded, that begins with `/logs`.
+pub(super) async fn serve(ctx: &Context, uri: &Uri, path: &str) -> Response<Body> {
+    let below = path.strip_prefix("/logs").unwrap_or(path);
+    let logs = ctx.paths.log_root().parent().map(Path::to_owned);
+    let logs = logs.unwrap_or_else(|| PathBuf::from("/"));
+    let asked = match asked(ctx, uri, below) {
+        Ok(asked) => asked,
+        Err((code, why)) => return text(code, format!("{why}\n")),
+    };
+    match asked {
+        Some(Asked::Services(services)) => {
+            let pieces = answer(services, logs).await;
+            let mut response = text(StatusCode::OK, "");
+            *response.body_mut() =
+                StreamBody::new(pieces.map(|piece| piece.map(Frame::data))).boxed_unsync();
+            response
+        }
+        Some(Asked::File(file)) => at(logs, file, path).await,
+        None => {
+            let decoded = percent_encoding::percent_decode_str(below).decode_utf8_lossy();
+            let relative = PathBuf::from(decoded.trim_start_matches('/'));
+            at(logs, relative, path).await
+        }
+    }
 }
 
-/// Answers for a path of the request, percent-encoded, that begins with `/logs`.
-pub(super) async fn serve(ctx: &Context, path: &str) -> Response<Body> {
-    let below = path.strip_prefix("/logs").unwrap_or(path);
-    let decoded = percent_encoding::percent_decode_str(below).decode_utf8_lossy();
-    let relative = PathBuf::from(decoded.trim_start_matches('/'));
-    let root = ctx.paths.log_root().parent().map(Path::to_owned);
-    let root = root.unwrap_or_else(|| PathBuf::from("/"));
-    let opening = tokio::task::spawn_blocking(move || open(&root, &relative));
+/// What the parameters of a request ask for, if there are some.
+fn asked(ctx: &Context, uri: &Uri, below: &str) -> Result<Option<Asked>, (StatusCode, String)> {
+    let refused = |fault: QueryFault| {
+        let code = match fault {
+            QueryFault::Malformed(_) => StatusCode::BAD_REQUEST,
+            QueryFault::Unacceptable(_) => StatusCode::NOT_ACCEPTABLE,
+        };
+        (code, fault.to_string())
+    };
+    let Some(asked) = LogQuery::parse(&query(uri)).map_err(refused)? else {
+        return Ok(None);
+    };
+    if !ctx.options.system_log_query {
+        let why = "log queries are disabled (enableSystemLogQuery in the node's configuration)";
+        return Err((StatusCode::METHOD_NOT_ALLOWED, why.to_owned()));
+    }
+    if !below.trim_matches('/').is_empty() {
+        let why = "path not allowed in query mode";
+        return Err((StatusCode::NOT_ACCEPTABLE, why.to_owned()));
+    }
+    asked.asked().map(Some).map_err(refused)
+}
+
+/// The file or directory at `relative` below `logs`; `path` is that of the request.
+async fn at(logs: PathBuf, relative: PathBuf, path: &str) -> Response<Body> {
+    let opening = tokio::task::spawn_blocking(move || open(&logs, &relative));
     let found = match tokio::time::timeout(OPENING, opening).await {
         Ok(Ok(found)) => found,
         Ok(Err(error)) => Err(io::Error::other(error)),
@@ -46,8 +79,12 @@ pub(super) async fn serve(ctx: &Context, path: &str) -> Response<Body> {
     };
     match found {
         Ok(LogPath::File(file)) => contents(File::from_std(file)),
-        Ok(LogPath::Directory(_)) if !below.ends_with('/') => redirect(&format!("{path}/")),
-        Ok(LogPath::Directory(names)) => page(&names),
+        Ok(LogPath::Directory(_)) if !path.ends_with('/') => redirect(&format!("{path}/")),
+        Ok(LogPath::Directory(names)) => {
+            let mut response = text(StatusCode::OK, page(&names));
+            set_type(&mut response, "text/html; charset=utf-8");
+            response
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             text(StatusCode::NOT_FOUND, "404 page not found\n")
         }
@@ -57,26 +94,6 @@ pub(super) async fn serve(ctx: &Context, path: &str) -> Response<Body> {
         // a link that leads out, a socket, a directory that is too large
         Err(error) => text(StatusCode::FORBIDDEN, format!("{error}\n")),
     }
-}
-
-fn open(root: &Path, path: &Path) -> io::Result<LogPath> {
-    let root = Root::open(root, Links::Inside)?;
-    match root.open_file(path) {
-        Ok(file) => return Ok(LogPath::File(file)),
-        Err(error) if error.is_not_found() => return Err(error.into()),
-        // perhaps a directory
-        Err(_) => {}
-    }
-    let entries = root.list(path, ENTRIES)?;
-    let mut names: Vec<String> = entries
-        .into_iter()
-        .map(|entry| {
-            let slash = if entry.kind.is_dir() { "/" } else { "" };
-            format!("{}{slash}", entry.name.to_string_lossy())
-        })
-        .collect();
-    names.sort();
-    Ok(LogPath::Directory(names))
 }
 
 fn contents(file: File) -> Response<Body> {
@@ -97,62 +114,4 @@ fn redirect(to: &str) -> Response<Body> {
         response.headers_mut().insert(header::LOCATION, to);
     }
     response
-}
-
-/// A page of links, as Go's file server writes it.
-fn page(names: &[String]) -> Response<Body> {
-    let mut html = String::from("<!doctype html>\n<pre>\n");
-    for name in names {
-        let link = percent_encoding::utf8_percent_encode(name, LINK);
-        // Writing into a String cannot fail.
-        let _ = writeln!(html, "<a href=\"./{link}\">{}</a>", escaped(name));
-    }
-    html.push_str("</pre>\n");
-    let mut response = text(StatusCode::OK, html);
-    set_type(&mut response, "text/html; charset=utf-8");
-    response
-}
-
-/// What is encoded in a link.
-const LINK: &percent_encoding::AsciiSet = &percent_encoding::NON_ALPHANUMERIC
-    .remove(b'/')
-    .remove(b'-')
-    .remove(b'_')
-    .remove(b'.');
-
-fn escaped(name: &str) -> String {
-    let name = name.replace('&', "&amp;").replace('<', "&lt;");
-    name.replace('>', "&gt;").replace('"', "&#34;")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::symlink;
-
-    #[test]
-    fn nothing_outside_is_opened() {
-        let dir = tempfile::tempdir().unwrap();
-        let logs = dir.path().join("log");
-        std::fs::create_dir_all(logs.join("pods/a")).unwrap();
-        std::fs::write(logs.join("syslog"), "x").unwrap();
-        std::fs::write(dir.path().join("secret"), "s").unwrap();
-        symlink("../secret", logs.join("up")).unwrap();
-        symlink(dir.path().join("secret"), logs.join("absolute")).unwrap();
-        symlink("syslog", logs.join("inside")).unwrap();
-        let file = |path: &str| matches!(open(&logs, Path::new(path)), Ok(LogPath::File(_)));
-        assert!(file("syslog") && file("inside"));
-        for path in ["up", "absolute", "../secret", "pods/../../secret", "none"] {
-            assert!(open(&logs, Path::new(path)).is_err(), "{path}");
-        }
-        let Ok(LogPath::Directory(listed)) = open(&logs, Path::new("")) else {
-            panic!("no directory");
-        };
-        assert_eq!(listed, ["absolute", "inside", "pods/", "syslog", "up"]);
-    }
-
-    #[test]
-    fn names_do_not_become_markup() {
-        assert_eq!(escaped("<b>&\""), "&lt;b&gt;&amp;&#34;");
-    }
 }

@@ -1,0 +1,13 @@
+//! Logs of a node's services by query (KEP-2258, <https://kubernetes.io/docs/concepts/cluster-administration/system-logs/#log-query>):
+//! what a request asks for ([`LogQuery`]), and the journal or the files below the directory of logs that answer it.
+//!
+//! A request names services, which the journal knows or which have a file of their name, or one file.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod files;
+mod query;
+
+pub use answer::answer;
+pub use files::{LogPath, open, page};
+pub use query::{Asked, LogQuery, QueryFault, ServiceQuery};
