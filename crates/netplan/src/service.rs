@@ -37,6 +37,9 @@ pub fn plan(service: &Service, slices: &[&EndpointSlice], node: &Node, family: F
     else {
         return plan;
     };
+    let headless = |slice: &EndpointSlice| has_label(slice.metadata.labels.as_ref(), HEADLESS);
+    let slices = slices.iter().copied().filter(|slice| !headless(slice));
+    let slices = &slices.collect::<Vec<_>>()[..];
     let addresses = Addresses::of(service, spec, node, family);
     let ports = spec.ports.as_ref().map_or(0, Vec::len);
     // with the ports of nodes

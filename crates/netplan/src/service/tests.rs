@@ -256,6 +256,15 @@ fn what_a_proxy_passes_over() {
         other.metadata.labels = Some(labels.into());
         assert_eq!(of(&other, endpoints.clone()), Plan::nothing(Family::V4));
     }
+    let mut headless = slice(endpoints.clone());
+    headless.metadata.labels = Some([(HEADLESS.to_owned(), String::new())].into());
+    let service = cluster_ip(json!({}));
+    let with = |slices: &[&EndpointSlice]| plan(&service, slices, &here(), Family::V4);
+    assert_eq!(with(&[&headless]), with(&[]));
+    assert_eq!(
+        with(&[&headless, &slice(endpoints.clone())]),
+        with(&[&slice(endpoints)])
+    );
 }
 
 #[test]
