@@ -21,6 +21,7 @@ mod informer;
 mod leader;
 mod lines;
 mod object_paths;
+mod pages;
 mod pause;
 mod queue;
 mod received;
@@ -44,6 +45,7 @@ pub use informer::{Change, IndexValue, Informer, Object, ObjectKey, Subscription
 pub use kube::Client;
 pub use leader::LeaderElector;
 pub use object_paths::path_segment;
+pub use pages::list_in_pages;
 pub use queue::{WorkQueue, register_queue_metrics};
 pub use reviews::{AccessAttributes, Reviewed, Reviews};
 pub use service_account::{AccountTokenError, ServiceAccounts};

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use davit_api::amounts::{Amounts, of_map};
 use davit_api::quota::{self, Extended};
 use davit_client::served_kinds::ServedKinds;
-use davit_client::{Informer, ObjectKey};
+use davit_client::{Informer, ObjectKey, list_in_pages};
 use davit_reconcile::pods::is_terminal;
 use davit_reconcile::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
@@ -223,7 +223,7 @@ impl Quotas {
         let mut objects = Vec::new();
         for resource in resources {
             let api = self.api(namespace, &resource);
-            let found = gone_is_none(api.list(&ListParams::default()).await)
+            let found = gone_is_none(list_in_pages(&api, ListParams::default()).await)
                 .context(|| format!("list {plural} of {namespace}"))?;
             let items = found.map(|list| list.items).unwrap_or_default();
             for item in &items {

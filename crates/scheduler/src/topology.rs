@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use davit_client::list_in_pages;
 use davit_topology::published::{ATTRIBUTE, NodeState};
 use futures::StreamExt as _;
 use kube::Api;
@@ -83,8 +84,8 @@ impl Topologies {
     }
 
     async fn follow_once(&self, api: &Api<DynamicObject>) -> Result<(), kube::Error> {
-        let params = ListParams::default();
-        let Ok(list) = tokio::time::timeout(DEADLINE, api.list(&params)).await else {
+        let list = list_in_pages(api, ListParams::default());
+        let Ok(list) = tokio::time::timeout(DEADLINE, list).await else {
             return Ok(());
         };
         let list = list?;
