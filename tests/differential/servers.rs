@@ -41,6 +41,9 @@ pub(crate) struct Request {
     pub(crate) headers: Vec<(String, String)>,
 }
 
+/// Asks for objects as of any revision that the server has at hand.
+const ANY_REVISION: &str = "&resourceVersion=0";
+
 /// One server and what it has given the object of the case.
 pub(crate) struct Side {
     client: kube::Client,
@@ -73,6 +76,10 @@ impl Side {
     }
 
     async fn send(&mut self, request: &Request, mask: &Mask<'_>) -> Answer {
+        if let Some((path, rest)) = request.path.split_once(ANY_REVISION) {
+            let list = format!("{path}{rest}").replace("watch=true", "watch=false");
+            self.catch_up(&list).await;
+        }
         let fill = |text: &str| {
             text.replace("$UID", &self.uid)
                 .replace("$RV", &self.version)
@@ -114,6 +121,14 @@ impl Side {
             warnings,
             body,
         }
+    }
+
+    /// Lists as of now, for which a server waits until its cache has what it has just stored: what is asked next may be old.
+    async fn catch_up(&self, path: &str) {
+        let now = http::Request::get(path).header(AUTHORIZATION, "Bearer admin");
+        let now = now.body(Body::empty()).unwrap();
+        let answer = self.client.send(now).await.unwrap();
+        answer.into_body().collect().await.unwrap();
     }
 
     fn remember(&mut self, request: &Request, code: u16, body: &Value) {
