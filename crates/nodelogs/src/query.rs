@@ -214,8 +214,8 @@ impl Options {
     }
 }
 
-/// Letters, digits and what the names of units have besides; no slash, no option's dash at the begin can do harm, since the
-/// name stands behind `--unit=`.
+/// Letters, digits and what the names of units have besides. A dash at the begin makes no option, since the name stands behind
+/// `--unit=`.
 fn is_safe(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte)
 }

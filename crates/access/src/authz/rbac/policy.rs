@@ -140,22 +140,14 @@ fn aggregate(role: &mut Value, into: &str) {
 fn controller_roles(
     features: &Features,
 ) -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])> {
-    let is_on = |gate: &str| features.is_on(gate);
+    let always = CONTROLLER_ROLES.iter();
+    let always = always.map(|(name, texts)| (CONTROLLER, *name, *texts));
     let gated = GATED_CONTROLLER_ROLES.iter();
-    let gated = gated.filter(move |(gate, ..)| is_on(gate));
-    let always = CONTROLLER_ROLES.iter().map(|(name, texts)| (*name, *texts));
-    let upstream = always.chain(gated.map(|(_, name, texts)| (*name, *texts)));
-    let is_off = move |account: &str| {
-        let gated = GATED_CONTROLLER_ROLES.iter();
-        gated
-            .filter(|(gate, ..)| !features.is_on(gate))
-            .any(|(_, name, _)| *name == account)
-    };
+    let gated = gated.filter(|(gate, ..)| features.is_on(gate));
+    let gated = gated.map(|(_, name, texts)| (CONTROLLER, *name, *texts));
     let own = OWN_CONTROLLER_ROLES.iter();
-    let own = own.filter(move |(name, _)| !is_off(name));
-    upstream
-        .map(|(name, texts)| (CONTROLLER, name, texts))
-        .chain(own.map(|(name, texts)| (OWN_CONTROLLER, *name, *texts)))
+    let own = own.map(|(name, texts)| (OWN_CONTROLLER, *name, *texts));
+    always.chain(gated).chain(own)
 }
 
 /// The bindings of cluster roles where these feature gates are on.
