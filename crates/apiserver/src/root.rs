@@ -38,6 +38,9 @@ pub(crate) async fn handle(server: &ApiServer, context: &Context) -> HandlerResu
             false => Ok(respond::page_not_found()),
         };
     }
+    if matches!(parts.first(), Some(&("api" | "apis"))) {
+        server.registry().established().await;
+    }
     match parts.as_slice() {
         [] => respond::document(context, StatusCode::OK, &json!({ "paths": paths(server) })),
         ["version"] => {

@@ -19,5 +19,5 @@ pub mod selection;
 pub mod storage;
 mod stores;
 
-pub use registry::{Registry, ResourceInfo, Snapshot, group_priority};
+pub use registry::{Establishing, Registry, ResourceInfo, Snapshot, group_priority};
 pub use stores::{StoreOverride, Stores};

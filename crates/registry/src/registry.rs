@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use davit_api::kinds::{self, ResourceRow, SubresourceRow, TypeId, TypeTable, compare_versions};
@@ -14,6 +15,7 @@ use davit_schema::apply::Schema;
 use davit_strategy::{Strategy, strategy};
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::codec::Shape;
 use crate::custom::{CustomVersion, TERMINATING_VERBS};
@@ -238,6 +240,19 @@ pub fn group_priority(group: &str) -> i32 {
         .map_or(OTHER, |(_, priority)| *priority)
 }
 
+/// How long those who tell what is served wait for a definition that is being written.
+const LONGEST_WRITE: Duration = Duration::from_secs(1);
+
+/// While this is held, a definition is being written that is to say that its kind, which is served already, is established.
+#[derive(Debug)]
+pub struct Establishing(watch::Sender<usize>);
+
+impl Drop for Establishing {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
 /// The registry: a snapshot that can be replaced.
 pub struct Registry {
     current: ArcSwap<Snapshot>,
@@ -245,6 +260,8 @@ pub struct Registry {
     storages: Mutex<HashMap<String, Arc<Storage>>>,
     /// Says that rows came or went.
     changed: watch::Sender<()>,
+    /// Definitions that are being written to say that their kinds are established.
+    establishing: watch::Sender<usize>,
 }
 
 impl std::fmt::Debug for Registry {
@@ -261,6 +278,7 @@ impl Registry {
             stores,
             storages: Mutex::new(HashMap::new()),
             changed: watch::channel(()).0,
+            establishing: watch::channel(0).0,
         };
         let table = kinds::builtin();
         let rows = table.resources.iter().filter(|row| served(row)).map(|row| {
@@ -346,6 +364,20 @@ impl Registry {
             }
         });
         old
+    }
+
+    /// Begins to serve a kind whose definition says so only when it is written next.
+    pub fn establishing(&self) -> Establishing {
+        self.establishing.send_modify(|count| *count += 1);
+        Establishing(self.establishing.clone())
+    }
+
+    /// Waits until no definition is behind what is served, a second at most: who sees a kind in discovery may read its
+    /// definition, change it and write it back.
+    pub async fn established(&self) {
+        let mut establishing = self.establishing.subscribe();
+        // late is no fault: the definition is written again, which those who have read it are told as a conflict
+        let _ = timeout(LONGEST_WRITE, establishing.wait_for(|count| *count == 0)).await;
     }
 
     /// Where objects are kept.

@@ -314,18 +314,20 @@ impl State {
                 condition(&mut new, "Established", true, "InitialNamesAccepted", why);
             }
         }
+        // served before it is said to be, which discovery waits for
+        let establishing = (!was).then(|| server.registry().establishing());
         if is_true(&new, "Established") {
             if let Some(finalizers) = with_finalizer(&new) {
                 object::set_finalizers(&mut new, &finalizers);
             }
             let known = self.known.get_mut(name);
             if let Some(known) = known {
-                // served before it is said to be
                 known.object["status"]["acceptedNames"] = new["status"]["acceptedNames"].clone();
             }
             self.install(server, name);
         }
         self.write(server, name, new).await?;
+        drop(establishing);
         if released {
             self.look_at_group(&group, name);
         }

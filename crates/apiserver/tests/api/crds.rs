@@ -1,6 +1,6 @@
 //! Items 142–162: custom kinds.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -123,6 +123,32 @@ async fn item_142_a_definition_is_served_at_once_and_discovered() {
     }
     let posted = c.post(all, &shirt("a", json!({}))).await;
     assert_eq!(posted.code, 404);
+}
+
+/// Who sees a kind in discovery reads its definition, changes it and writes it back: it is not written any more then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn discovery_shows_kinds_whose_definitions_say_that_they_are_established() {
+    let c = Cluster::new().await;
+    for round in 0..20 {
+        let group = format!("g{round}.example.com");
+        let schema = object_schema(json!({}));
+        let made = definition(
+            &group,
+            "shirts",
+            "Shirt",
+            json!([version("v1", true, schema)]),
+        );
+        c.post(CRDS, &made).await.ok(201);
+        let (path, url) = (format!("/apis/{group}"), format!("{CRDS}/shirts.{group}"));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while c.get(&path).await.code != 200 {
+            assert!(Instant::now() < deadline, "{group} is not discovered");
+        }
+        let mut read = c.get(&url).await.ok(200);
+        assert_eq!(read["status"]["acceptedNames"]["kind"], "Shirt", "{read}");
+        read["metadata"]["labels"] = json!({"read": "early"});
+        c.put(&url, &read).await.ok(200);
+    }
 }
 
 #[tokio::test]
