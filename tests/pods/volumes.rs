@@ -58,6 +58,7 @@ spec:
     volumeMounts:
     - {name: shared, mountPath: /shared}
     - {name: memory, mountPath: /memory}
+    - {name: memory, mountPath: /part, subPath: new/part}
     - {name: heap, mountPath: /heap}
     - {name: settings, mountPath: /settings}
     - {name: shared, mountPath: /settings/more.d}
@@ -102,6 +103,9 @@ fn files(kube: &Kube, host: &Path) {
         "df -k /memory /heap | tail -n 2 | tr -s \" \" | cut -d\" \" -f2",
     );
     assert_eq!(sizes, "1024\n81920\n");
+    // Nor are one user's files there another's to remove, also in a part of it that was made for the pod.
+    let modes = kube.exec("reader", "stat -c %a /shared /memory /part");
+    assert_eq!(modes, "777\n1777\n1777\n");
     let denied = kube
         .try_run(["exec", "reader", "-c", "other", "--", "touch", "/shared/x"])
         .unwrap_err();

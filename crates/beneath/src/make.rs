@@ -268,12 +268,12 @@ fn made_directory(parent: &OwnedFd, name: &OsStr, mode: u32) -> rustix::io::Resu
     let fd = resolve::child(parent, name, OFlags::PATH | OFlags::DIRECTORY)?;
     let stat = fstat(&fd)?;
     let ours = stat.st_uid == rustix::process::geteuid().as_raw();
-    if !ours || stat.st_mode & 0o777 == mode & 0o777 {
+    // A group that the parent's set-group-ID bit gave on stays.
+    let bits = (mode & 0o7777) | (stat.st_mode & 0o2000);
+    if !ours || stat.st_mode & 0o7777 == bits {
         return Ok(fd);
     }
     let inode = Inode::from(fd);
-    // A group that the parent's set-group-ID bit gave on stays.
-    let bits = (mode & 0o7777) | (stat.st_mode & 0o2000);
     inode
         .set(&Permissions::mode(bits))
         .map_err(|e| e.errno().unwrap_or(Errno::IO))?;

@@ -51,7 +51,9 @@ pub(super) async fn set_up(
         } else if known {
             return Ok(());
         }
-        let mode = if group.is_some() { 0o2777 } else { 0o777 };
+        // As in the kubelet, which leaves a tmpfs its sticky bit: one user's files are not another's to remove.
+        let sticky = if medium == "Memory" { 0o1000 } else { 0 };
+        let mode = if group.is_some() { 0o2777 } else { 0o777 } | sticky;
         // What is mounted there by now, if something is.
         let volume = below(&pods, &target).map_err(making())?;
         let permissions = Permissions {

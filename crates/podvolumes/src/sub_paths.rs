@@ -132,7 +132,7 @@ fn open(volume: &Path, sub: &str) -> io::Result<Inode> {
     let root = Root::open(volume, Links::Inside)?;
     match root.entry(sub) {
         Err(error) if error.is_not_found() => {
-            let mode = root.entry("")?.stat()?.st_mode & 0o777;
+            let mode = root.entry("")?.stat()?.st_mode & 0o7777;
             Ok(Inode::from(OwnedFd::from(root.mkdir_all(sub, mode)?)))
         }
         other => Ok(other?),
@@ -181,10 +181,11 @@ mod tests {
             std::fs::create_dir(dir).unwrap();
         }
         let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
-        std::fs::set_permissions(&volume, std::fs::Permissions::from_mode(0o777)).unwrap();
+        std::fs::set_permissions(&volume, std::fs::Permissions::from_mode(0o3777)).unwrap();
         std::fs::set_permissions(&host, std::fs::Permissions::from_mode(0o700)).unwrap();
         open(&volume, "in/deep").unwrap();
-        assert_eq!(mode(&volume.join("in/deep")), 0o777);
+        assert_eq!(mode(&volume.join("in")), 0o3777);
+        assert_eq!(mode(&volume.join("in/deep")), 0o3777);
         symlink("in/deep", volume.join("good")).unwrap();
         assert_eq!(
             open(&volume, "good").unwrap().stat().unwrap().st_ino,
