@@ -61,6 +61,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-reconcile",
             "davit-devicecontrollers",
             "davit-volumecontrollers",
+            "davit-volumecache",
         ],
     ),
     (

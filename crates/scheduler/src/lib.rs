@@ -25,7 +25,6 @@ pub mod queue;
 pub mod registry;
 pub mod topology;
 pub mod verdict;
-pub mod volumes;
 pub mod workloads;
 
 /// What pods ask for and nodes have.

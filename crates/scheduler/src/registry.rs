@@ -16,9 +16,9 @@ use crate::framework::Plugin;
 use crate::plugins::{self, Budgets};
 use crate::pod_groups::PodGroups;
 use crate::topology::Topologies;
-use crate::volumes::VolumeCache;
 use crate::waiting::WaitingPods;
 use crate::workloads::Workloads;
+use davit_volumecache::VolumeCache;
 
 /// What a plugin is made with. Cheap to clone.
 #[derive(Clone)]

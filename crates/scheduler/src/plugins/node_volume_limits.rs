@@ -17,7 +17,7 @@ use crate::framework::{
 use crate::node::NodeInfo;
 use crate::plugins::volume_binding::{UNKNOWN_YET, names_claim, not_owner};
 use crate::pod::PodInfo;
-use crate::volumes::VolumeCache;
+use davit_volumecache::VolumeCache;
 
 /// The plugin `NodeVolumeLimits`.
 #[derive(Debug)]

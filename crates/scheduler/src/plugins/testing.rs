@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::cache::{Cache, Snapshot};
 use crate::framework::{Code, CycleState, Filter, NodeNames, PreFilter, Score, Status};
 use crate::pod::PodInfo;
-use crate::volumes::{StorageKind, VolumeCache};
+use davit_volumecache::{StorageKind, VolumeCache};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
 /// A pod of namespace `default` with this spec.

@@ -29,7 +29,7 @@ use crate::framework::{
 };
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
-use crate::volumes::{StaticBinding, VolumeCache};
+use davit_volumecache::{StaticBinding, VolumeCache};
 
 /// Refuses pods with claims at the start.
 pub(super) const UNKNOWN_YET: &str = "volumes are not known yet";

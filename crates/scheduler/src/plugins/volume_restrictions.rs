@@ -13,7 +13,7 @@ use crate::framework::{
 use crate::node::NodeInfo;
 use crate::plugins::volume_binding::{UNKNOWN_YET, names_claim};
 use crate::pod::PodInfo;
-use crate::volumes::VolumeCache;
+use davit_volumecache::VolumeCache;
 
 const ONE_POD: &str = "ReadWriteOncePod";
 const CLAIM_IN_USE: &str = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod";

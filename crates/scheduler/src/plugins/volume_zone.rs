@@ -15,7 +15,7 @@ use crate::framework::{
 use crate::node::NodeInfo;
 use crate::plugins::volume_binding::{UNKNOWN_YET, names_claim};
 use crate::pod::PodInfo;
-use crate::volumes::VolumeCache;
+use davit_volumecache::VolumeCache;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const REGION: &str = "topology.kubernetes.io/region";

@@ -29,8 +29,8 @@ use crate::pod_groups::PodGroups;
 use crate::queue::{Failure, Queue, Taken};
 use crate::reporter::{Report, Reporter};
 use crate::verdict::Record;
-use crate::volumes::VolumeCache;
 use crate::waiting::WaitingPods;
+use davit_volumecache::VolumeCache;
 
 /// Bindings and preemptions under way at once; more decisions wait.
 const MOST_WORK: usize = 128;

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::engine::Engine;
 use super::watch_all;
 use crate::framework::{Action, ClusterEvent, EventObject, EventResource};
-use crate::volumes::{StorageKind, VolumeCache};
+use davit_volumecache::{StorageKind, VolumeCache};
 
 /// Changes of the kinds of storage.
 pub(super) struct StorageChanges {

@@ -15,7 +15,7 @@ use kube::api::{Api, PostParams};
 use super::{PodVolumes, VolumeBinding};
 use crate::pod::PodInfo;
 use crate::selector::Labels;
-use crate::volumes::{AssumeError, StaticBinding, with_selected_node};
+use davit_volumecache::{AssumeError, StaticBinding, with_selected_node};
 
 /// How long one write may take.
 const DEADLINE: Duration = Duration::from_secs(30);

@@ -14,7 +14,7 @@ use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
 use super::{PodVolumeClaims, PodVolumes, VolumeBinding, largest};
 use crate::framework::{Code, Status, VolumeRefusal};
 use crate::node::NodeInfo;
-use crate::volumes::StaticBinding;
+use davit_volumecache::StaticBinding;
 
 const OUT_OF_REACH: &str = "node(s) didn't match PersistentVolume's node affinity";
 const NOTHING_TO_BIND: &str = "node(s) didn't find available persistent volumes to bind";

@@ -4,6 +4,8 @@
 //! Claims and volumes are shown as they will be once the decided bindings are written, so that of two pods that are
 //! scheduled one after the other the second finds taken what the first was given.
 
+#![forbid(unsafe_code)]
+
 mod assumed;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -20,7 +22,7 @@ use kube::ResourceExt;
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
-pub(crate) use assumed::{AssumeError, StaticBinding, with_selected_node};
+pub use assumed::{AssumeError, StaticBinding, with_selected_node};
 use assumed::{AssumedClaim, AssumedVolume};
 
 /// Storage, shared by the plugins of all profiles. Cheap to clone.
@@ -60,7 +62,8 @@ struct Inner {
 
 /// The kinds that are watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum StorageKind {
+#[allow(missing_docs, reason = "the names are those of the kinds")]
+pub enum StorageKind {
     Claims,
     Volumes,
     Classes,
@@ -71,7 +74,8 @@ pub(crate) enum StorageKind {
 }
 
 impl StorageKind {
-    pub(crate) const ALL: [Self; 7] = [
+    /// All of them.
+    pub const ALL: [Self; 7] = [
         Self::Claims,
         Self::Volumes,
         Self::Classes,
@@ -122,7 +126,7 @@ fn enter<K: ResourceExt>(
 
 impl VolumeCache {
     /// Everything of this kind that exists is known now.
-    pub(crate) fn synced(&self, what: StorageKind) {
+    pub fn synced(&self, what: StorageKind) {
         self.inner.write().synced.insert(what);
     }
 
@@ -132,7 +136,7 @@ impl VolumeCache {
     }
 
     /// Takes a claim over as the API shows it; what is known to be newer stays.
-    pub(crate) fn set_claim(
+    pub fn set_claim(
         &self,
         old: Option<&Arc<PersistentVolumeClaim>>,
         new: Option<Arc<PersistentVolumeClaim>>,
@@ -166,7 +170,7 @@ impl VolumeCache {
     }
 
     /// Takes a volume over as the API shows it; what is known to be newer stays.
-    pub(crate) fn set_volume(
+    pub fn set_volume(
         &self,
         old: Option<&Arc<PersistentVolume>>,
         new: Option<Arc<PersistentVolume>>,
@@ -201,26 +205,22 @@ impl VolumeCache {
     }
 
     /// Takes a class over, or its end.
-    pub(crate) fn set_class(
-        &self,
-        old: Option<&Arc<StorageClass>>,
-        new: Option<Arc<StorageClass>>,
-    ) {
+    pub fn set_class(&self, old: Option<&Arc<StorageClass>>, new: Option<Arc<StorageClass>>) {
         enter(&mut self.inner.write().classes, old, new);
     }
 
     /// Takes over what a node's drivers say, or its end.
-    pub(crate) fn set_csi_node(&self, old: Option<&Arc<CSINode>>, new: Option<Arc<CSINode>>) {
+    pub fn set_csi_node(&self, old: Option<&Arc<CSINode>>, new: Option<Arc<CSINode>>) {
         enter(&mut self.inner.write().csi_nodes, old, new);
     }
 
     /// Takes a driver's description over, or its end.
-    pub(crate) fn set_driver(&self, old: Option<&Arc<CSIDriver>>, new: Option<Arc<CSIDriver>>) {
+    pub fn set_driver(&self, old: Option<&Arc<CSIDriver>>, new: Option<Arc<CSIDriver>>) {
         enter(&mut self.inner.write().drivers, old, new);
     }
 
     /// Takes over how much there is somewhere, or that nothing is said of it any more.
-    pub(crate) fn set_capacity(
+    pub fn set_capacity(
         &self,
         old: Option<&Arc<CSIStorageCapacity>>,
         new: Option<Arc<CSIStorageCapacity>>,
@@ -241,7 +241,7 @@ impl VolumeCache {
     }
 
     /// Takes an attachment over, or its end.
-    pub(crate) fn set_attachment(
+    pub fn set_attachment(
         &self,
         old: Option<&Arc<VolumeAttachment>>,
         new: Option<Arc<VolumeAttachment>>,
@@ -262,7 +262,7 @@ impl VolumeCache {
     }
 
     /// Takes a node over, or its end.
-    pub(crate) fn set_node(&self, name: &str, node: Option<Arc<Node>>) {
+    pub fn set_node(&self, name: &str, node: Option<Arc<Node>>) {
         let nodes = &mut self.inner.write().nodes;
         match node {
             Some(node) => nodes.insert(name.to_owned(), node),
@@ -271,7 +271,7 @@ impl VolumeCache {
     }
 
     /// A claim, as it will be when what is decided is written.
-    pub(crate) fn claim(&self, namespace: &str, name: &str) -> Option<Arc<PersistentVolumeClaim>> {
+    pub fn claim(&self, namespace: &str, name: &str) -> Option<Arc<PersistentVolumeClaim>> {
         let key = (namespace.to_owned(), name.to_owned());
         let inner = self.inner.read();
         let assumed = inner.assumed_claims.get(&key).map(|a| &a.object);
@@ -279,12 +279,12 @@ impl VolumeCache {
     }
 
     /// A volume, as it will be when what is decided is written.
-    pub(crate) fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
+    pub fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
         self.inner.read().volume(name).cloned()
     }
 
     /// The volumes of a class, as they will be when what is decided is written.
-    pub(crate) fn volumes_of_class(&self, class: &str) -> Vec<Arc<PersistentVolume>> {
+    pub fn volumes_of_class(&self, class: &str) -> Vec<Arc<PersistentVolume>> {
         let inner = self.inner.read();
         let names = inner.by_class.get(class).into_iter().flatten();
         names
@@ -293,57 +293,61 @@ impl VolumeCache {
     }
 
     /// A claim as the API shows it.
-    pub(crate) fn written_claim(&self, key: &ClaimKey) -> Option<Arc<PersistentVolumeClaim>> {
+    pub fn written_claim(&self, key: &ClaimKey) -> Option<Arc<PersistentVolumeClaim>> {
         self.inner.read().claims.get(key).cloned()
     }
 
     /// A volume as the API shows it.
-    pub(crate) fn written_volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
+    pub fn written_volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
         self.inner.read().volumes.get(name).cloned()
     }
 
-    pub(crate) fn class(&self, name: &str) -> Option<Arc<StorageClass>> {
+    /// A class.
+    pub fn class(&self, name: &str) -> Option<Arc<StorageClass>> {
         self.inner.read().classes.get(name).cloned()
     }
 
-    pub(crate) fn csi_node(&self, node: &str) -> Option<Arc<CSINode>> {
+    /// What a node's drivers say.
+    pub fn csi_node(&self, node: &str) -> Option<Arc<CSINode>> {
         self.inner.read().csi_nodes.get(node).cloned()
     }
 
-    pub(crate) fn driver(&self, name: &str) -> Option<Arc<CSIDriver>> {
+    /// A driver's description.
+    pub fn driver(&self, name: &str) -> Option<Arc<CSIDriver>> {
         self.inner.read().drivers.get(name).cloned()
     }
 
-    pub(crate) fn node(&self, name: &str) -> Option<Arc<Node>> {
+    /// A node.
+    pub fn node(&self, name: &str) -> Option<Arc<Node>> {
         self.inner.read().nodes.get(name).cloned()
     }
 
     /// What is said about how much there is of a class.
-    pub(crate) fn capacities(&self, class: &str) -> Vec<Arc<CSIStorageCapacity>> {
+    pub fn capacities(&self, class: &str) -> Vec<Arc<CSIStorageCapacity>> {
         let inner = self.inner.read();
         let of_class = inner.capacities.get(class).into_iter().flatten();
         of_class.map(|(_, capacity)| capacity.clone()).collect()
     }
 
     /// The attachments to a node.
-    pub(crate) fn attachments(&self, node: &str) -> Vec<Arc<VolumeAttachment>> {
+    pub fn attachments(&self, node: &str) -> Vec<Arc<VolumeAttachment>> {
         let inner = self.inner.read();
         let of_node = inner.attachments.get(node).into_iter().flatten();
         of_node.map(|(_, attachment)| attachment.clone()).collect()
     }
 
     /// How many bindings wait for others to do their part.
-    pub(crate) fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
     /// Returns when a binding has begun to wait since this was last asked.
-    pub(crate) async fn wait_began(&self) {
+    pub async fn wait_began(&self) {
         self.began.notified().await;
     }
 
     /// Looks at every change of claims, volumes and pods until there is an answer. The caller sets a deadline. Cancel-safe.
-    pub(crate) async fn wait<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+    pub async fn wait<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
         let _counted = WaitingBinding::begin(self);
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());

@@ -12,48 +12,55 @@ use super::{ClaimKey, Inner, VolumeCache, key};
 
 /// A claim and the volume that it is given.
 #[derive(Debug, Clone)]
-pub(crate) struct StaticBinding {
+pub struct StaticBinding {
     /// The volume's name.
-    pub(crate) volume: String,
-    pub(crate) claim: Arc<PersistentVolumeClaim>,
+    pub volume: String,
+    /// The claim as it is.
+    pub claim: Arc<PersistentVolumeClaim>,
 }
 
 /// Somebody else was faster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum AssumeError {
+pub enum AssumeError {
+    /// The volume is gone.
     #[error("persistentvolume {0:?} not found")]
     NoVolume(String),
+    /// The volume is another claim's.
     #[error("volume {0:?} already bound to a different claim.")]
     OtherClaim(String),
+    /// The claim is gone.
     #[error("persistentvolumeclaim {0:?} not found")]
     NoClaim(String),
+    /// The claim's volume is made for another node.
     #[error("node {node:?} is already selected for persistentvolumeclaim {claim:?}")]
-    OtherNode { claim: String, node: String },
+    OtherNode {
+        /// The claim's name.
+        claim: String,
+        /// That node.
+        node: String,
+    },
 }
 
 /// A volume that pods are to use through a claim.
-pub(super) struct AssumedVolume {
+pub(crate) struct AssumedVolume {
     claim: Arc<PersistentVolumeClaim>,
     /// The UIDs of the pods.
     pods: BTreeSet<Arc<str>>,
     /// The volume as bound to the claim.
-    pub(super) object: Arc<PersistentVolume>,
+    pub(crate) object: Arc<PersistentVolume>,
 }
 
 /// A claim for which a volume is to be made that a node can use.
-pub(super) struct AssumedClaim {
+pub(crate) struct AssumedClaim {
     node: String,
     /// The UIDs of the pods.
     pods: BTreeSet<Arc<str>>,
     /// The claim with the node.
-    pub(super) object: Arc<PersistentVolumeClaim>,
+    pub(crate) object: Arc<PersistentVolumeClaim>,
 }
 
 /// The claim with the node that was chosen for it.
-pub(crate) fn with_selected_node(
-    claim: &PersistentVolumeClaim,
-    node: &str,
-) -> PersistentVolumeClaim {
+pub fn with_selected_node(claim: &PersistentVolumeClaim, node: &str) -> PersistentVolumeClaim {
     let mut selected = claim.clone();
     let annotations = selected.annotations_mut();
     annotations.insert(SELECTED_NODE.to_owned(), node.to_owned());
@@ -70,7 +77,7 @@ impl VolumeCache {
     ///
     /// # Errors
     /// When one of them was given away meanwhile.
-    pub(crate) fn assume(
+    pub fn assume(
         &self,
         pod: &Arc<str>,
         node: &str,
@@ -100,7 +107,7 @@ impl VolumeCache {
     }
 
     /// Takes back what is kept for a pod and not written.
-    pub(crate) fn revert(&self, pod: &Arc<str>) {
+    pub fn revert(&self, pod: &Arc<str>) {
         let mut inner = self.inner.write();
         inner.binding.remove(pod);
         inner.assumed_volumes.retain(|_, assumed| {
@@ -114,14 +121,14 @@ impl VolumeCache {
     }
 
     /// A pod is gone, or its volumes are bound.
-    pub(crate) fn end_binding(&self, pod: &str) {
+    pub fn end_binding(&self, pod: &str) {
         if self.inner.write().binding.remove(pod) {
             self.changed.notify_waiters();
         }
     }
 
     /// Whether the pod is still there and waits for its volumes.
-    pub(crate) fn is_binding(&self, pod: &str) -> bool {
+    pub fn is_binding(&self, pod: &str) -> bool {
         self.inner.read().binding.contains(pod)
     }
 }
@@ -173,7 +180,7 @@ impl Inner {
     }
 
     /// Brings what is assumed of a volume up to date with a new state; it ends when that says the same, or otherwise.
-    pub(super) fn renew_assumed_volume(&mut self, name: &str, volume: &Arc<PersistentVolume>) {
+    pub(crate) fn renew_assumed_volume(&mut self, name: &str, volume: &Arc<PersistentVolume>) {
         let Some(assumed) = self.assumed_volumes.get_mut(name) else {
             return;
         };
@@ -186,7 +193,7 @@ impl Inner {
     }
 
     /// Brings what is assumed of a claim up to date with a new state; it ends when that says the same, or otherwise.
-    pub(super) fn renew_assumed_claim(
+    pub(crate) fn renew_assumed_claim(
         &mut self,
         key: &ClaimKey,
         claim: &Arc<PersistentVolumeClaim>,
