@@ -8,14 +8,15 @@ mod panel;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rand::Rng;
 
 use crate::cache::Snapshot;
 use crate::extender::{ExtenderAnswers, ExtenderQuestion, Extenders};
 use crate::framework::{
-    Code, CycleState, MAX_NODE_SCORE, NodeNames, Placement, PostFilterContext, Profile, Refusals,
-    Status,
+    Code, CycleState, ExtensionPoint, MAX_NODE_SCORE, NodeNames, Placement, PostFilterContext,
+    Profile, Refusals, Status,
 };
 use crate::node::NodeInfo;
 use crate::nominator::Nominated;
@@ -98,6 +99,8 @@ pub struct Attempt {
     pub post_filter: Option<Status>,
     /// A new nomination: a node, or an empty name that takes the old one back.
     pub nominate: Option<String>,
+    /// How many pods are removed for it.
+    pub victims: usize,
     /// How many nodes there are.
     pub total_nodes: usize,
     /// What extenders have to be asked.
@@ -122,6 +125,7 @@ impl Attempt {
             pre_filter: None,
             post_filter: None,
             nominate: None,
+            victims: 0,
             total_nodes,
             question: None,
         }
@@ -242,7 +246,12 @@ pub(crate) fn attempt_from(
         Ok(_) if attempt.question.is_some() => attempt.outcome = Outcome::Asks,
         Ok(feasible) if feasible.is_empty() => {
             explain(inputs, &mut attempt);
-            post_filter(inputs, consulted, &mut attempt);
+            let began = Instant::now();
+            let code = post_filter(inputs, consulted, &mut attempt);
+            attempt
+                .state
+                .times
+                .note(ExtensionPoint::PostFilter, code, began);
         }
         Ok(feasible) => match score(inputs, consulted, &feasible, &mut attempt) {
             Ok(node) => attempt.outcome = Outcome::Node(node),
@@ -271,7 +280,12 @@ fn find(
     search: &mut NodeSearch,
     attempt: &mut Attempt,
 ) -> Result<Vec<usize>, String> {
+    let began = Instant::now();
     let (status, names, limiting) = pre_filter(inputs, &mut attempt.state);
+    attempt
+        .state
+        .times
+        .note(ExtensionPoint::PreFilter, status.code, began);
     if !status.is_success() {
         if !status.is_rejected() {
             return Err(status.message());
@@ -280,6 +294,28 @@ fn find(
         attempt.pre_filter = Some(status);
         return Ok(Vec::new());
     }
+    let began = Instant::now();
+    let found = find_among((names, limiting), inputs, consulted, search, attempt);
+    let code = match &found {
+        Ok(feasible) if feasible.is_empty() => Code::Unschedulable,
+        Ok(_) => Code::Success,
+        Err(_) => Code::Error,
+    };
+    attempt
+        .state
+        .times
+        .note(ExtensionPoint::Filter, code, began);
+    found
+}
+
+/// The same among the nodes that PreFilter has left.
+fn find_among(
+    (names, limiting): (NodeNames, Vec<&'static str>),
+    inputs: &Inputs<'_>,
+    consulted: Consulted<'_>,
+    search: &mut NodeSearch,
+    attempt: &mut Attempt,
+) -> Result<Vec<usize>, String> {
     let snapshot = inputs.snapshot;
     let mut panel = Panel::new(inputs, consulted);
     // The node on which room was made is the likely answer, so it is asked first and alone.
@@ -485,7 +521,8 @@ fn explain(inputs: &Inputs<'_>, attempt: &mut Attempt) {
     }
 }
 
-fn post_filter(inputs: &Inputs<'_>, consulted: Consulted<'_>, attempt: &mut Attempt) {
+/// Runs PostFilter until a plugin has made room, and answers how it ended.
+fn post_filter(inputs: &Inputs<'_>, consulted: Consulted<'_>, attempt: &mut Attempt) -> Code {
     attempt.outcome = Outcome::Unfit;
     let mut message = Status::default();
     for plugin in &inputs.profile.points.post_filter {
@@ -502,21 +539,24 @@ fn post_filter(inputs: &Inputs<'_>, consulted: Consulted<'_>, attempt: &mut Atte
         if let Some(candidates) = result.ask {
             attempt.question = Some(ExtenderQuestion::Victims(candidates));
             attempt.outcome = Outcome::Asks;
-            return;
+            return Code::Success;
         }
         if result.nominate.is_some() {
-            attempt.nominate = result.nominate;
+            (attempt.nominate, attempt.victims) = (result.nominate, result.victims);
         }
         if status.is_success() || !status.is_rejected() {
+            let code = status.code;
             attempt.post_filter = Some(status.by(plugin.name()));
-            return;
+            return code;
         }
         message.code = status.code;
         message.reasons.extend(status.reasons);
     }
+    let code = message.code;
     if !message.is_success() {
         attempt.post_filter = Some(message);
     }
+    code
 }
 
 /// Scores the nodes and chooses one of the best.
@@ -535,6 +575,7 @@ fn score(
         pod,
         ..
     } = *inputs;
+    let mut began = Instant::now();
     let mut skipped: Vec<&str> = Vec::new();
     for plugin in &profile.points.pre_score {
         let status = plugin.pre_score(&mut attempt.state, pod, snapshot, feasible);
@@ -544,6 +585,9 @@ fn score(
             _ => return Err(status.message()),
         }
     }
+    let times = &mut attempt.state.times;
+    times.note(ExtensionPoint::PreScore, Code::Success, began);
+    began = Instant::now();
     let mut totals = vec![0_i64; feasible.len()];
     let mut scores = vec![0; feasible.len()];
     for plugin in &profile.points.score {
@@ -565,6 +609,8 @@ fn score(
             *total = total.saturating_add(score.saturating_mul(weight));
         }
     }
+    let times = &mut attempt.state.times;
+    times.note(ExtensionPoint::Score, Code::Success, began);
     for (total, &at) in totals.iter_mut().zip(feasible) {
         *total = total.saturating_add(consulted.answers.score(&snapshot.node(at).name));
     }

@@ -13,6 +13,7 @@ mod profile;
 mod refusals;
 mod state;
 mod status;
+mod timing;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -33,6 +34,7 @@ pub use refusals::Refusals;
 pub(crate) use refusals::SharedRefusals;
 pub use state::{CycleState, StateData};
 pub use status::{Code, Reason, Shortage, Status, VolumeRefusal};
+pub(crate) use timing::{ExtensionPoint, PointTimes};
 
 use crate::cache::Snapshot;
 use crate::extender::NodeVictims;
@@ -163,6 +165,8 @@ pub struct PostFilterResult {
     /// Preemptions about which extenders have to be asked first: nothing has been done, and the point is called again
     /// with what they leave.
     pub ask: Option<Vec<NodeVictims>>,
+    /// How many pods are removed for it.
+    pub victims: usize,
 }
 
 /// Called when no node can take the pod; may make room.

@@ -112,6 +112,20 @@ struct Entry {
     changes_seen: u64,
 }
 
+impl Entry {
+    /// The plugins for which a pod is held in this place.
+    fn refused_by(&self, place: QueueState) -> Vec<&'static str> {
+        match place {
+            QueueState::Gated(plugin) => vec![plugin],
+            QueueState::Unschedulable => {
+                let failure = &self.failure;
+                failure.plugins.union(&failure.pending).copied().collect()
+            }
+            QueueState::Active(_) | QueueState::Backoff(..) | QueueState::InFlight => Vec::new(),
+        }
+    }
+}
+
 /// The queue. All methods are quick and none waits.
 #[derive(Debug)]
 pub struct Queue {
@@ -122,6 +136,8 @@ pub struct Queue {
     /// Unschedulable and gated pods: those that a change may help.
     held: HashSet<Arc<str>>,
     gated: usize,
+    /// How many of those each plugin refuses or holds back, by profile.
+    refusing: HashMap<(&'static str, String), usize>,
     next_seq: u64,
     changes: u64,
 }
@@ -136,6 +152,7 @@ impl Queue {
             backoff: BTreeMap::new(),
             held: HashSet::new(),
             gated: 0,
+            refusing: HashMap::new(),
             next_seq: 0,
             changes: 0,
         }
@@ -341,6 +358,12 @@ impl Queue {
         }
     }
 
+    /// Plugin, profile, and how many waiting pods of it that plugin refuses or holds back, none included.
+    pub fn refusing(&self) -> impl Iterator<Item = (&'static str, &str, usize)> {
+        let refusing = self.refusing.iter();
+        refusing.map(|((plugin, profile), pods)| (*plugin, profile.as_str(), *pods))
+    }
+
     /// How long a pod with this many failures backs off.
     pub fn backoff_of(&self, failures: u32) -> Duration {
         let doubled = 1u32
@@ -395,7 +418,17 @@ impl Queue {
         let Some(entry) = self.entries.get_mut(uid) else {
             return;
         };
-        match std::mem::replace(&mut entry.place, place) {
+        let old = std::mem::replace(&mut entry.place, place);
+        for plugin in entry.refused_by(old) {
+            let key = (plugin, entry.pod.scheduler_name().to_owned());
+            let pods = self.refusing.entry(key).or_default();
+            *pods = pods.saturating_sub(1);
+        }
+        for plugin in entry.refused_by(place) {
+            let key = (plugin, entry.pod.scheduler_name().to_owned());
+            *self.refusing.entry(key).or_default() += 1;
+        }
+        match old {
             QueueState::Active(key) => {
                 self.active.remove(&key);
             }

@@ -1,9 +1,9 @@
 //! What follows the choice of a node: Reserve and its undoing, and Permit.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::framework::{Code, CycleState, Profile, Status};
+use crate::framework::{Code, CycleState, ExtensionPoint, Profile, Status};
 use crate::pod::PodInfo;
 
 /// What the Permit plugins say of a decision.
@@ -40,13 +40,18 @@ pub(crate) fn reserve(
     pod: &PodInfo,
     node: &str,
 ) -> Result<(), Status> {
+    let began = Instant::now();
+    let mut reserved = Ok(());
     for plugin in &profile.points.reserve {
         let status = plugin.reserve(state, pod, node).by(plugin.name());
         if !status.is_success() {
-            return Err(status);
+            reserved = Err(status);
+            break;
         }
     }
-    Ok(())
+    let code = reserved.as_ref().err().map_or(Code::Success, |s| s.code);
+    state.times.note(ExtensionPoint::Reserve, code, began);
+    reserved
 }
 
 /// Has all plugins take back what they have booked, in reverse order.
@@ -58,6 +63,23 @@ pub(crate) fn unreserve(profile: &Profile, state: &mut CycleState, pod: &PodInfo
 
 /// Asks all plugins whether the decision may be carried out.
 pub(crate) fn permit(
+    profile: &Profile,
+    state: &mut CycleState,
+    pod: &PodInfo,
+    node: &str,
+) -> PermitAnswer {
+    let began = Instant::now();
+    let answer = ask_permit(profile, state, pod, node);
+    let code = match &answer {
+        PermitAnswer::Granted => Code::Success,
+        PermitAnswer::Waits(..) => Code::Wait,
+        PermitAnswer::Refused(status) => status.code,
+    };
+    state.times.note(ExtensionPoint::Permit, code, began);
+    answer
+}
+
+fn ask_permit(
     profile: &Profile,
     state: &mut CycleState,
     pod: &PodInfo,

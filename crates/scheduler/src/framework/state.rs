@@ -6,6 +6,8 @@ use std::fmt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
+use super::PointTimes;
+
 /// What a plugin keeps in the cycle state; anything that can be cloned.
 pub trait StateData: Any + Send + Sync {
     /// A copy for an imagined course of events (preemption).
@@ -35,6 +37,7 @@ pub struct CycleState {
     data: Vec<(TypeId, Box<dyn StateData>)>,
     pub(crate) skipped_filters: u64,
     pub(crate) skipped_scores: u64,
+    pub(crate) times: PointTimes,
     // A future is not Sync, but the state is shared with the plugins of the binding cycle.
     effects: Mutex<Vec<BoxFuture<'static, ()>>>,
     undoing: Mutex<Vec<BoxFuture<'static, ()>>>,
@@ -100,6 +103,7 @@ impl CycleState {
                 .collect(),
             skipped_filters: self.skipped_filters,
             skipped_scores: self.skipped_scores,
+            times: PointTimes::default(),
             effects: Mutex::default(),
             undoing: Mutex::default(),
         }

@@ -27,6 +27,21 @@ pub enum Code {
     Pending,
 }
 
+impl Code {
+    /// As in kube-scheduler's logs and metrics.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Success => "Success",
+            Self::Error => "Error",
+            Self::Unschedulable => "Unschedulable",
+            Self::UnschedulableAndUnresolvable => "UnschedulableAndUnresolvable",
+            Self::Wait => "Wait",
+            Self::Skip => "Skip",
+            Self::Pending => "Pending",
+        }
+    }
+}
+
 /// A reason in words; equal reasons are counted together in messages.
 pub type Reason = Cow<'static, str>;
 

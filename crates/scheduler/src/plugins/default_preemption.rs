@@ -179,7 +179,7 @@ impl PostFilter for DefaultPreemption {
             return (
                 PostFilterResult {
                     nominate: Some(String::new()),
-                    ask: None,
+                    ..PostFilterResult::default()
                 },
                 refuse(text),
             );
@@ -193,6 +193,7 @@ impl PostFilter for DefaultPreemption {
             .filter(|p| p.priority < pod.priority && p.uid != pod.uid)
             .cloned()
             .collect();
+        let victims = best.victims.iter().map(|victim| victim.pods().len()).sum();
         let removal = Removal {
             client: self.client.clone(),
             preemptor: pod.key(),
@@ -206,6 +207,7 @@ impl PostFilter for DefaultPreemption {
             PostFilterResult {
                 nominate: Some(node),
                 ask: None,
+                victims,
             },
             Status::success(),
         )

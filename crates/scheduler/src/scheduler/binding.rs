@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::engine::{Done, Engine, Refusal, now, within_deadline};
 use crate::cycle::{PermitAnswer, fit_message, on_node, permit, reserve, unreserve};
 use crate::extender::Extenders;
-use crate::framework::{CycleState, Profile, Refusals, Status};
+use crate::framework::{Code, CycleState, ExtensionPoint, PointTimes, Profile, Refusals, Status};
 use crate::metrics::AttemptResult;
 use crate::queue::{Failure, Taken};
 use crate::reporter::Reporter;
@@ -81,9 +81,14 @@ impl Engine {
             .attempt(profile.name(), AttemptResult::Scheduled, began.elapsed());
         let since_first = now().saturating_duration_since(taken.first_attempt);
         self.metrics.scheduled_after(taken.attempt, since_first);
+        let told = now();
         for plugin in &profile.points.post_bind {
             plugin.post_bind(&state, pod, &node);
         }
+        state
+            .times
+            .note(ExtensionPoint::PostBind, Code::Success, told);
+        self.metrics.points(profile.name(), &state.times);
         self.run_effects(&mut state);
         tracing::debug!(
             pod = pod.key(),
@@ -119,7 +124,7 @@ impl Engine {
             node,
             began,
             total_nodes,
-            ..
+            state,
         } = flight;
         let pod = &taken.pod;
         let failure = Failure::from(&status);
@@ -134,6 +139,7 @@ impl Engine {
         };
         self.metrics
             .attempt(profile.name(), result, began.elapsed());
+        self.metrics.points(profile.name(), &state.times);
         tracing::info!(
             pod = pod.key(),
             node = &*node,
@@ -161,7 +167,10 @@ async fn bind(
     reporter: Reporter,
     extenders: Extenders,
 ) -> Done {
-    let status = carry_out(&flight, ticket, &reporter, &extenders).await;
+    let mut flight = flight;
+    let mut times = std::mem::take(&mut flight.state.times);
+    let status = carry_out(&flight, ticket, &reporter, &extenders, &mut times).await;
+    flight.state.times = times;
     Done::Binding(flight, status)
 }
 
@@ -170,6 +179,7 @@ async fn carry_out(
     ticket: Option<Ticket>,
     reporter: &Reporter,
     extenders: &Extenders,
+    times: &mut PointTimes,
 ) -> Status {
     let (pod, node, state) = (&*flight.taken.pod, &*flight.node, &flight.state);
     if let Some(ticket) = ticket {
@@ -179,22 +189,27 @@ async fn carry_out(
         }
     }
     let points = &flight.profile.points;
+    let began = now();
     for plugin in &points.pre_bind {
         let status = plugin.pre_bind(state, pod, node).await;
         if !status.is_success() && !status.is_skip() {
+            times.note(ExtensionPoint::PreBind, status.code, began);
             // From here on a failure is an error, whatever the plugin calls it.
             return Status::error(status.message()).by(plugin.name());
         }
     }
+    times.note(ExtensionPoint::PreBind, Code::Success, began);
     reporter.settle(&pod.uid).await;
-    if let Some(status) = extenders.bind(pod, node).await {
-        return status;
-    }
+    let began = now();
+    let mut status = extenders.bind(pod, node).await;
     for plugin in &points.bind {
-        let status = plugin.bind(state, pod, node).await;
-        if !status.is_skip() {
-            return status.by(plugin.name());
+        if status.is_some() {
+            break;
         }
+        let answer = plugin.bind(state, pod, node).await;
+        status = (!answer.is_skip()).then(|| answer.by(plugin.name()));
     }
-    Status::error("no bind plugin took the pod")
+    let status = status.unwrap_or_else(|| Status::error("no bind plugin took the pod"));
+    times.note(ExtensionPoint::Bind, status.code, began);
+    status
 }

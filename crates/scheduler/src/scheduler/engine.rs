@@ -173,6 +173,9 @@ impl Engine {
         let (nodes, pods, assumed) = (cache.node_count(), cache.pod_count(), cache.assumed_count());
         self.metrics
             .sizes(self.queue.counts(), nodes, pods, assumed);
+        for (plugin, profile, pods) in self.queue.refusing() {
+            self.metrics.unschedulable(plugin, profile, pods);
+        }
     }
 
     /// Lets stale pods go and drops assumed pods nobody confirmed.
@@ -401,10 +404,11 @@ impl Engine {
         };
         self.metrics
             .attempt(profile.name(), result, began.elapsed());
+        self.metrics.points(profile.name(), &attempt.state.times);
         if let Some(node) = &attempt.nominate {
             self.nominated.set(&taken.pod, Some(node));
             if !node.is_empty() && !matches!(attempt.outcome, Outcome::Group(_)) {
-                self.metrics.preemption();
+                self.metrics.preemption(attempt.victims);
             }
         }
         let message = attempt.message();

@@ -466,6 +466,55 @@ async fn pods_can_be_held_at_permit() {
     bed.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn metrics_tell_of_each_point_and_of_who_refuses() {
+    let bed = Bed::start(SchedulerOptions::default());
+    bed.node("n", "2");
+    bed.pod("small", "1", json!({}));
+    bed.until("bound", |b| b.node_of("small").is_some()).await;
+    bed.pod("large", "8", json!({}));
+    bed.until("refused", |b| b.message("large").is_some()).await;
+    let of = |point: &str, status: &str| {
+        format!(
+            "scheduler_framework_extension_point_duration_seconds_count{{extension_point=\"{point}\",status=\"{status}\",profile=\"default-scheduler\"}} "
+        )
+    };
+    let refusing =
+        "scheduler_unschedulable_pods{plugin=\"NodeResourcesFit\",profile=\"default-scheduler\"} ";
+    bed.until("one refuses", |b| {
+        page(&b.scheduler).contains(&format!("{refusing}1"))
+    })
+    .await;
+    let text = page(&bed.scheduler);
+    for line in [
+        of("PreFilter", "Success") + "2",
+        of("Filter", "Success") + "1",
+        of("Filter", "Unschedulable") + "1",
+        of("PostFilter", "Unschedulable") + "1",
+        of("Reserve", "Success") + "1",
+        of("Permit", "Success") + "1",
+        of("PreBind", "Success") + "1",
+        of("Bind", "Success") + "1",
+        of("PostBind", "Success") + "1",
+    ] {
+        assert!(text.contains(&line), "{line} is missing in\n{text}");
+    }
+    bed.api.delete("pods", "default", "large");
+    bed.until("none refuses", |b| {
+        page(&b.scheduler).contains(&format!("{refusing}0"))
+    })
+    .await;
+    bed.stop().await;
+}
+
+fn page(scheduler: &Scheduler) -> String {
+    let mut registry = prometheus_client::registry::Registry::default();
+    scheduler.metrics().register(&mut registry);
+    let mut page = String::new();
+    prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+    page
+}
+
 #[tokio::test]
 async fn who_waits_for_its_lease_is_ready_and_who_lists_is_not() {
     let scheduler = Scheduler::new(Fake::new().client(), SchedulerOptions::default()).unwrap();
@@ -473,14 +522,7 @@ async fn who_waits_for_its_lease_is_ready_and_who_lists_is_not() {
     assert!(scheduler.pods().is_empty());
     scheduler.progress.store(SYNCING, Ordering::Relaxed);
     assert!(!scheduler.is_idle_or_synced());
-    let (mut registry, mut page) = (
-        prometheus_client::registry::Registry::default(),
-        String::new(),
-    );
-    scheduler.metrics().register(&mut registry);
-    prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
-    assert!(
-        page.contains("scheduler_preemption_attempts_total"),
-        "{page}"
-    );
+    let page = page(&scheduler);
+    let preemption = "scheduler_preemption_attempts_total";
+    assert!(page.contains(preemption), "{page}");
 }
