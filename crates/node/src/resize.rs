@@ -169,6 +169,24 @@ pub(crate) fn same_size(a: &ResourceRequirements, b: &ResourceRequirements) -> b
     NAMES.iter().all(|name| same_resource(a, b, name))
 }
 
+/// A container's size with the limits of the pod as a whole, which hold for a container that has none of its own (KEP-2837).
+pub(crate) fn within(
+    size: &ResourceRequirements,
+    pod: Option<&ResourceRequirements>,
+) -> ResourceRequirements {
+    let mut size = size.clone();
+    let limits = pod.and_then(|pod| pod.limits.as_ref());
+    for name in NAMES {
+        if of(size.limits.as_ref(), name).unwrap_or(0) == 0
+            && let Some(limit) = limits.and_then(|limits| limits.get(name))
+        {
+            let own = size.limits.get_or_insert_default();
+            own.insert(name.to_owned(), limit.clone());
+        }
+    }
+    size
+}
+
 /// Whether a container has to be started anew to get from one size to another, by its `resizePolicy`.
 pub(crate) fn needs_restart(
     container: &Container,

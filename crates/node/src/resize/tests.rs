@@ -95,6 +95,14 @@ fn restarts_follow_the_policy_of_what_changes() {
     let of = |cpu, memory| serde_json::from_value(size(cpu, memory)).unwrap();
     assert!(!needs_restart(container, &of("1", "1Gi"), &of("2", "1Gi")));
     assert!(needs_restart(container, &of("1", "1Gi"), &of("1", "2Gi")));
+    // The pod's limits are those of a container without any.
+    let (small, large) = (of("1", "1Gi"), of("1", "2Gi"));
+    let restarts = |size: ResourceRequirements| {
+        let sizes = [&small, &large].map(|level| within(&size, Some(level)));
+        needs_restart(container, &sizes[0], &sizes[1])
+    };
+    assert!(restarts(ResourceRequirements::default()));
+    assert!(!restarts(of("500m", "512Mi")));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::Worker;
 use crate::plan::{Kill, KillReason};
 use crate::resize::{
     self, Actual, IN_PROGRESS, NodeLimits, PENDING, Record, Sizes, details, needs_restart,
-    same_size,
+    same_size, within,
 };
 use crate::runtime_state::{PodRuntime, State};
 use davit_pods::pod::Waiting;
@@ -317,10 +317,12 @@ impl Worker {
             if same || runtime.latest(name).is_none_or(|c| c.id != actual.id) {
                 continue;
             }
+            let from = within(&actual.size, actual.pod.as_ref());
+            let to = within(&granted, record.granted.pod.as_ref());
             steps.push(Step {
                 name: name.clone(),
                 id: actual.id.clone(),
-                restart: needs_restart(&container, &actual.size, &granted),
+                restart: needs_restart(&container, &from, &to),
                 from: actual.clone(),
             });
         }
