@@ -52,7 +52,7 @@ pub async fn settled(mut config: kube::Config) -> Result<kube::Config, Error> {
 pub async fn from_config(mut config: kube::Config) -> Result<kube::Client, Error> {
     let plugin = exec_credentials::settle(&mut config.auth_info, false).await?;
     let server = config.cluster_url.to_string();
-    let checks = ObjectPaths::default();
+    let checks = ObjectPaths;
     let builder = kube::client::ClientBuilder::try_from(config);
     let built = builder.map(|builder| builder.with_layer(&checks).build());
     let client = built.map_err(|source| Error::Client {
@@ -104,8 +104,5 @@ where
     B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let checks = ObjectPaths {
-        limits_others: true,
-    };
-    kube::Client::new(checks.layer(service), default_namespace)
+    kube::Client::new(ObjectPaths.layer(service), default_namespace)
 }

@@ -37,8 +37,12 @@ pub fn path_segment(name: &str) -> Option<Cow<'_, str>> {
 
 /// Bytes of the answer about one object, at most: several times what an API server stores.
 const OBJECT_BYTES: usize = 32 << 20;
-/// Bytes of an answer to a request that no method of `kube` made, of a component.
+/// Bytes of an answer to a request that no method of `kube` made.
 const OTHER_BYTES: usize = 256 << 20;
+/// Bytes of what a server says of itself.
+const WORDS_BYTES: usize = 1 << 20;
+/// The only such answer that is as long as the cluster is large.
+const BACKUP: &str = "/davit.dev/backup";
 
 /// Bytes of a list of what may be another server's, in the place of the API server's own kinds.
 const FOREIGN_BYTES: usize = 256 << 20;
@@ -155,6 +159,12 @@ fn is_of_node(uri: &Uri) -> bool {
     rest.is_some_and(|(_, rest)| rest.starts_with("proxy/")) && !uri.query().is_some_and(follows)
 }
 
+/// Whether a server is asked about itself: which it is, and how.
+fn is_of_server(uri: &Uri) -> bool {
+    let first = uri.path().split('/').nth(1).unwrap_or_default();
+    matches!(first, "version" | "healthz" | "livez" | "readyz")
+}
+
 /// Whether a request is for a group that is none of Kubernetes' own, whose server may be anybody's.
 fn is_of_others(uri: &Uri) -> bool {
     let group = uri.path().strip_prefix("/apis/");
@@ -174,20 +184,14 @@ fn is_watch(method: Option<&str>, uri: &Uri) -> bool {
 }
 
 /// Holds requests about one object to one object, and answers to a size.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ObjectPaths {
-    /// Whether answers to requests that are about no single object have a limit, too (but for streams).
-    pub(crate) limits_others: bool,
-}
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ObjectPaths;
 
 impl<S> Layer<S> for ObjectPaths {
     type Service = Checked<S>;
 
     fn layer(&self, inner: S) -> Checked<S> {
-        Checked {
-            inner,
-            limits_others: self.limits_others,
-        }
+        Checked { inner }
     }
 }
 
@@ -195,7 +199,6 @@ impl<S> Layer<S> for ObjectPaths {
 #[derive(Debug, Clone)]
 pub(crate) struct Checked<S> {
     inner: S,
-    limits_others: bool,
 }
 
 /// The body of an answer: its own, or that of a refusal.
@@ -234,7 +237,8 @@ where
             _ if is_watch => usize::MAX,
             _ if is_of_others(uri) => FOREIGN_BYTES,
             None if is_of_node(uri) => NODE_BYTES,
-            None if self.limits_others => OTHER_BYTES,
+            None if is_of_server(uri) => WORDS_BYTES,
+            None if uri.path() != BACKUP => OTHER_BYTES,
             _ => usize::MAX,
         };
         let values = match is_of_others(uri) || uri.path().ends_with(TABLE) {
@@ -337,7 +341,7 @@ mod tests {
             let pieces = futures::stream::repeat(piece).map(|p| Ok::<_, BoxError>(Frame::data(p)));
             Ok::<_, BoxError>(Response::new(StreamBody::new(pieces)))
         });
-        let client = kube::Client::new(ObjectPaths::default().layer(service), "default");
+        let client = kube::Client::new(ObjectPaths.layer(service), "default");
         let ask = |path: &str| Request::get(path).body(Vec::new()).unwrap();
         let answer = client.request_text(ask("/api/v1/nodes/n/proxy/stats/summary"));
         let answer = tokio::time::timeout(std::time::Duration::from_secs(60), answer).await;
@@ -350,6 +354,33 @@ mod tests {
         ] {
             assert!(!is_of_node(&path.parse().unwrap()), "{path}");
         }
+    }
+
+    /// Whoever asks a cluster that is not his what it is gets no more than can be that.
+    #[tokio::test]
+    async fn a_server_does_not_tell_of_itself_without_end() {
+        let sent = Arc::new(Mutex::new(0_usize));
+        let counted = sent.clone();
+        let service = tower::service_fn(move |_: Request<kube::client::Body>| {
+            let counted = counted.clone();
+            async move {
+                let piece = Bytes::from(vec![b' '; 1 << 16]);
+                let pieces = futures::stream::repeat(piece).map(move |p| {
+                    *counted.lock() += p.len();
+                    Ok::<_, BoxError>(Frame::data(p))
+                });
+                Ok::<_, BoxError>(Response::new(StreamBody::new(pieces)))
+            }
+        });
+        let client = kube::Client::new(ObjectPaths.layer(service), "default");
+        for path in ["/version", "/readyz?verbose", "/livez/ping", "/healthz"] {
+            let request = Request::get(path).body(Vec::new()).unwrap();
+            client.request_text(request).await.unwrap_err();
+        }
+        assert!(*sent.lock() < 8 * WORDS_BYTES);
+        let request = Request::get("/configz").body(Vec::new()).unwrap();
+        client.request_text(request).await.unwrap_err();
+        assert!(*sent.lock() < 2 * OTHER_BYTES);
     }
 
     /// A server behind an APIService answers whoever follows all kinds.
@@ -368,7 +399,7 @@ mod tests {
                 Ok::<_, BoxError>(Response::new(StreamBody::new(pieces)))
             }
         });
-        let client = kube::Client::new(ObjectPaths::default().layer(service), "default");
+        let client = kube::Client::new(ObjectPaths.layer(service), "default");
         let kind = kube::api::GroupVersionKind::gvk("g.test", "v1", "Gauge");
         let resource = kube::discovery::ApiResource::from_gvk(&kind);
         let all: Api<kube::api::DynamicObject> = Api::all_with(client.clone(), &resource);
@@ -388,7 +419,7 @@ mod tests {
             let event = format!("{{\"type\":\"ADDED\",\"object\":{list}}}\n");
             Ok::<_, BoxError>(Response::new(Full::new(Bytes::from(event))))
         });
-        let client = kube::Client::new(ObjectPaths::default().layer(service), "default");
+        let client = kube::Client::new(ObjectPaths.layer(service), "default");
         let all: Api<kube::api::DynamicObject> = Api::all_with(client, &resource);
         all.list_metadata(&ListParams::default()).await.unwrap_err();
         let watch = all.watch(&WatchParams::default(), "0").await.unwrap();
