@@ -58,6 +58,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-podimages",
             "davit-cadvisor",
             "davit-nodelogs",
+            "davit-machine",
             "davit-reconcile",
             "davit-devicecontrollers",
             "davit-volumecontrollers",

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders whose files are looked at.
-const FOLDERS: [&str; 9] = [
+const FOLDERS: [&str; 10] = [
     "crates/disk/src",
     "crates/oci/src",
     "crates/containermanager/src",
@@ -18,6 +18,7 @@ const FOLDERS: [&str; 9] = [
     "crates/podimages/src",
     "crates/cadvisor/src",
     "crates/nodelogs/src",
+    "crates/machine/src",
     "crates/node/src",
 ];
 
@@ -242,7 +243,7 @@ const MAY: &[(&str, &str)] = &[
         "credential providers and their configuration, records of pulls",
     ),
     ("node/src/kubelet_config", "the kubelet's configuration"),
-    ("node/src/machine", "/proc and /sys of the host"),
+    ("machine/src/machine", "/proc and /sys of the host"),
     ("node/src/resize/", "the record of resizes"),
     ("node/src/se_linux.rs", "what the kernel enforces, in /sys"),
     ("node/src/security.rs", "the kernel's list of processors"),

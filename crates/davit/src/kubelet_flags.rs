@@ -41,9 +41,33 @@ pub(crate) struct KubeletFlags {
     /// Port on which health is asked without TLS; 10248 is the kubelet's [default: none]
     #[arg(long, value_name = "N")]
     healthz_port: Option<u16>,
+    /// Whether the node has its server with TLS, for logs, exec and metrics [default: true]
+    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    enable_server: Option<bool>,
+    /// Whether that executes in containers and shows logs [default: true]
+    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    enable_debugging_handlers: Option<bool>,
+    /// Port on which everybody is told, without TLS, of the node's pods and of what is used [default: none]
+    #[arg(long, value_name = "N")]
+    read_only_port: Option<u16>,
+    /// Whether the agent makes its Node object; else it waits for somebody else's [default: true]
+    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    register_node: Option<bool>,
+    /// `spec.providerID` of the Node that is made
+    #[arg(long, value_name = "ID")]
+    provider_id: Option<String>,
+    /// How often the node's status is computed [default: 10s]
+    #[arg(long, value_name = "DURATION")]
+    node_status_update_frequency: Option<String>,
+    /// How many images the node's status names; -1 is all [default: 50]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    node_status_max_images: Option<i64>,
     /// Most pods on the node
     #[arg(long, value_name = "N")]
     max_pods: Option<u32>,
+    /// Most pods for each CPU, within the most pods of the node [default: no limit]
+    #[arg(long, value_name = "N")]
+    pods_per_core: Option<u32>,
     /// Most processes and threads of a pod; no limit without (or -1)
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pod_max_pids: Option<i64>,
@@ -312,6 +336,11 @@ impl KubeletFlags {
             ("shutdownGracePeriod", &self.shutdown_grace_period),
             ("cgroupDriver", &self.cgroup_driver),
             ("healthzBindAddress", &self.healthz_bind_address),
+            ("providerID", &self.provider_id),
+            (
+                "nodeStatusUpdateFrequency",
+                &self.node_status_update_frequency,
+            ),
             (
                 "shutdownGracePeriodCriticalPods",
                 &self.shutdown_grace_period_critical_pods,
@@ -377,6 +406,11 @@ impl KubeletFlags {
                 self.image_gc_low_threshold.map(i64::from),
             ),
             ("healthzPort", self.healthz_port.map(i64::from)),
+            ("readOnlyPort", self.read_only_port.map(i64::from)),
+            ("nodeStatusMaxImages", self.node_status_max_images),
+            ("podPidsLimit", self.pod_max_pids),
+            ("maxPods", self.max_pods.map(i64::from)),
+            ("podsPerCore", self.pods_per_core.map(i64::from)),
         ] {
             if let Some(number) = number {
                 fields.insert(name.to_owned(), json!(number));
@@ -385,8 +419,15 @@ impl KubeletFlags {
         if let Some(list) = &self.register_with_taints {
             fields.insert("registerWithTaints".to_owned(), taints(list)?);
         }
-        if let Some(on) = self.rotate_server_certificates {
-            fields.insert("serverTLSBootstrap".to_owned(), json!(on));
+        for (name, on) in [
+            ("serverTLSBootstrap", self.rotate_server_certificates),
+            ("enableServer", self.enable_server),
+            ("enableDebuggingHandlers", self.enable_debugging_handlers),
+            ("registerNode", self.register_node),
+        ] {
+            if let Some(on) = on {
+                fields.insert(name.to_owned(), json!(on));
+            }
         }
         if !self.allowed_unsafe_sysctls.is_empty() {
             let sysctls = json!(self.allowed_unsafe_sysctls);
@@ -395,12 +436,6 @@ impl KubeletFlags {
         if let Some(names) = &self.enforce_node_allocatable {
             let names: Vec<&String> = names.iter().filter(|n| !n.is_empty()).collect();
             fields.insert("enforceNodeAllocatable".to_owned(), json!(names));
-        }
-        if let Some(max) = self.pod_max_pids {
-            fields.insert("podPidsLimit".to_owned(), json!(max));
-        }
-        if let Some(max) = self.max_pods {
-            fields.insert("maxPods".to_owned(), json!(max));
         }
         if !self.reserved_memory.is_empty() {
             let reservation = |text: &String| -> Result<Value> {

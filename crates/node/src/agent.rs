@@ -17,20 +17,19 @@ mod volume_stats;
 
 pub use topology_report::define as define_topologies;
 
-use crate::cgroups::{CgroupDriver, PodCgroups};
 use crate::context::Context;
 use crate::csi::Registrar;
 use crate::csi_drivers;
 use crate::eviction;
 use crate::eviction::images::Collector;
 use crate::local_volumes;
-use crate::machine::Machine;
 use crate::metrics::Metrics;
 use crate::options::NodeOptions;
 use crate::pod_table::PodTable;
 use crate::podsapi;
 use crate::runtime_state::{State, keys};
 use crate::server;
+use crate::server::plain::PlainPort;
 use crate::shutdown;
 use crate::status_manager::StatusManager;
 use crate::users::UserRanges;
@@ -45,6 +44,7 @@ use davit_containermanager::{
 };
 use davit_csi::Drivers;
 use davit_flexvolume::FlexDrivers;
+use davit_machine::{CgroupDriver, MachineFacts, PodCgroups, read_hardware};
 use davit_oci::measured::{MeasuredRuntime, RuntimeOperations};
 use davit_oci::runtime::Runtime;
 use davit_podimages::credentials::CredentialProviders;
@@ -113,8 +113,29 @@ pub struct NodeAgent {
 
 /// The ports of a node agent.
 struct Listeners {
-    node: TcpListener,
-    healthz: Option<TcpListener>,
+    node: Option<TcpListener>,
+    plain: Vec<(&'static str, PlainPort, TcpListener)>,
+}
+
+impl Listeners {
+    async fn bind(options: &NodeOptions) -> Result<Self, server::Error> {
+        let at = |port| SocketAddr::new(options.address, port);
+        let node = match options.served.secure {
+            true => Some(server::bind(at(options.port)).await?),
+            false => None,
+        };
+        let read_only = options.served.read_only.map(at);
+        let mut plain = Vec::new();
+        for (name, port, address) in [
+            ("healthz", PlainPort::Health, options.healthz),
+            ("read-only", PlainPort::ReadOnly, read_only),
+        ] {
+            if let Some(address) = address {
+                plain.push((name, port, server::bind(address).await?));
+            }
+        }
+        Ok(Self { node, plain })
+    }
 }
 
 /// How long the runtime may take to answer at start.
@@ -210,9 +231,14 @@ impl NodeAgent {
             () = cancel.cancelled() => return Ok(()),
             prepared = self.prepare(tasks.set(), &mut shared, &cancel) => prepared?,
         };
-        let server = server::Server::new(ctx.clone(), listeners.node)?;
+        let server = match listeners.node {
+            Some(listener) => Some(server::Server::new(ctx.clone(), listener)?),
+            None => None,
+        };
         let (inputs, dispatcher) = dispatch::Dispatcher::new(ctx.clone(), cancel.clone());
-        let port = server.port();
+        let port = server
+            .as_ref()
+            .map_or(ctx.options.port, server::Server::port);
         let works = Works {
             ctx,
             inputs,
@@ -220,10 +246,12 @@ impl NodeAgent {
         };
         works.start(&mut tasks, port);
         // Their sockets cannot be made anew.
-        tasks.vital("server", server.run(works.cancel.clone()));
-        if let Some(listener) = listeners.healthz {
-            let serving = server::healthz::run(works.ctx.clone(), listener, works.cancel.clone());
-            tasks.vital("healthz", serving);
+        if let Some(server) = server {
+            tasks.vital("server", server.run(works.cancel.clone()));
+        }
+        for (name, port, listener) in listeners.plain {
+            let serving = port.run(works.ctx.clone(), listener, works.cancel.clone());
+            tasks.vital(name, serving);
         }
         let mut dispatching = std::pin::pin!(dispatcher.run());
         let lost = tokio::select! {
@@ -268,11 +296,16 @@ impl NodeAgent {
         if let Err(error) = shared.make(&mounter, &paths.pods()) {
             tracing::warn!(%error, "cannot make the volume directory a shared mount; mount propagation will not work");
         }
-        let mut machine = Machine::discover(paths.root());
+        if !options.reporting.pod_cidr.is_empty() {
+            tracing::warn!(
+                "podCIDR counts for a kubelet without API server only; pods get what the cluster gives this node"
+            );
+        }
+        let mut machine = MachineFacts::discover(paths.root());
         let mut resources = options.resources.clone();
         if resources.hardware == Hardware::default() {
             let memory = u64::try_from(machine.memory).unwrap_or(0);
-            resources.hardware = crate::machine::read_hardware(Path::new("/sys"), memory);
+            resources.hardware = read_hardware(Path::new("/sys"), memory);
         } else {
             machine.describe(&resources.hardware);
         }
@@ -283,13 +316,7 @@ impl NodeAgent {
         // A machine that is only described has less than the pods may use.
         let is_real = options.resources.hardware == Hardware::default();
         let cgroups = cgroups(&options, &machine, is_real)?;
-        let listeners = Listeners {
-            node: server::bind(SocketAddr::new(options.address, options.port)).await?,
-            healthz: match options.healthz {
-                Some(address) => Some(server::bind(address).await?),
-                None => None,
-            },
-        };
+        let listeners = Listeners::bind(&options).await?;
 
         let client = self.client.clone();
         let fields = |text: String| watcher::Config::default().fields(&text);
@@ -429,7 +456,7 @@ fn verification(options: &NodeOptions) -> Verification {
 /// The cgroups above containers, where the agent may set them.
 fn cgroups(
     options: &NodeOptions,
-    machine: &Machine,
+    machine: &MachineFacts,
     is_real: bool,
 ) -> Result<Option<PodCgroups>, Error> {
     let Some(mut wanted) = options.cgroups.clone() else {
@@ -523,7 +550,10 @@ async fn runtime_version(
     }
 }
 
-fn with_runtime(mut machine: Machine, version: &davit_proto::cri::v1::VersionResponse) -> Machine {
+fn with_runtime(
+    mut machine: MachineFacts,
+    version: &davit_proto::cri::v1::VersionResponse,
+) -> MachineFacts {
     machine.info.container_runtime_version =
         format!("{}://{}", version.runtime_name, version.runtime_version);
     machine

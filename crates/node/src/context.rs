@@ -1,10 +1,8 @@
 //! What all parts of the node share.
 
-use crate::cgroups::PodCgroups;
 use crate::csi::Registrar;
 use crate::eviction::Condition;
 use crate::eviction::images::Collector;
-use crate::machine::Machine;
 use crate::metrics::Metrics;
 use crate::options::NodeOptions;
 use crate::pod_table::PodTable;
@@ -14,6 +12,7 @@ use crate::users::UserRanges;
 use davit_cadvisor::CpuRates;
 use davit_client::{EventRecorder, Informer};
 use davit_containermanager::{ActivePods, ContainerManager};
+use davit_machine::{MachineFacts, PodCgroups};
 use davit_oci::runtime::Runtime;
 use davit_podimages::ImageManager;
 use davit_pods::env::NodeFacts;
@@ -43,7 +42,7 @@ pub(crate) struct Context {
     /// Directories.
     pub paths: Paths,
     /// The machine.
-    pub machine: Machine,
+    pub machine: MachineFacts,
     /// Addresses of the node.
     pub host_ips: Vec<String>,
     /// The host's name resolution.
@@ -88,6 +87,16 @@ impl Context {
     /// All services that are known.
     pub(crate) fn services(&self) -> Vec<Arc<Service>> {
         self.services.list()
+    }
+
+    /// How many pods the node takes.
+    pub(crate) fn max_pods(&self) -> u32 {
+        let options = &self.options;
+        let by_cpus = options.pods_per_core.map(|each| {
+            let cpus = u32::try_from(self.machine.cpus).unwrap_or(u32::MAX);
+            each.saturating_mul(cpus)
+        });
+        by_cpus.map_or(options.max_pods, |most| most.min(options.max_pods))
     }
 
     /// The cgroup of a pod's containers.

@@ -2,6 +2,7 @@
 //! it knows but has not built, and fields nobody knows, are errors that say which of the two.
 
 mod not_built;
+mod reporting;
 mod reserved;
 mod server;
 
@@ -20,7 +21,6 @@ use serde_json::{Map, Value};
 
 pub(crate) use self::not_built::fixed;
 use self::reserved::Reserved;
-use crate::cgroups::CgroupDriver;
 use crate::eviction;
 use crate::eviction::images::Policy as ImagePolicy;
 use crate::eviction::signals::Fields;
@@ -28,6 +28,7 @@ use crate::options::NodeOptions;
 use crate::shutdown::{Group, Shutdown};
 use crate::sysctls::Allowlist;
 use davit_containermanager::compute::{DEFAULT_MAX_NUMA_NODES, Settings, SettingsError, option};
+use davit_machine::CgroupDriver;
 use davit_podimages::{Verification, is_allowlist_entry};
 use davit_pods::durations;
 
@@ -89,6 +90,9 @@ pub struct KubeletConfig {
     cpu_manager_policy: Option<String>,
     cpu_manager_policy_options: BTreeMap<String, String>,
     cpu_manager_reconcile_period: Option<String>,
+    enable_debugging_handlers: Option<bool>,
+    enable_server: Option<bool>,
+    enable_system_log_handler: Option<bool>,
     enable_system_log_query: bool,
     enforce_node_allocatable: Option<Vec<String>>,
     eviction_hard: Option<BTreeMap<String, String>>,
@@ -114,10 +118,21 @@ pub struct KubeletConfig {
     max_pods: Option<u32>,
     memory_manager_policy: Option<String>,
     merge_default_eviction_settings: Option<bool>,
+    node_lease_duration_seconds: Option<i32>,
+    node_status_max_images: Option<i32>,
+    node_status_report_frequency: Option<String>,
+    node_status_update_frequency: Option<String>,
+    #[serde(rename = "podCIDR")]
+    pod_cidr: Option<String>,
     pod_logs_dir: Option<PathBuf>,
     pod_pids_limit: Option<i64>,
+    pods_per_core: Option<i32>,
     port: Option<u16>,
     preloaded_images_verification_allowlist: Vec<String>,
+    #[serde(rename = "providerID")]
+    provider_id: Option<String>,
+    read_only_port: Option<u16>,
+    register_node: Option<bool>,
     register_with_taints: Vec<Taint>,
     reserved_memory: Vec<MemoryReservation>,
     #[serde(rename = "reservedSystemCPUs")]
@@ -251,7 +266,6 @@ impl KubeletConfig {
         let bootstrap = self.server_tls_bootstrap;
         options.server_tls_bootstrap = bootstrap.unwrap_or(options.server_tls_bootstrap);
         options.seccomp_default = self.seccomp_default.unwrap_or(false);
-        options.system_log_query = self.enable_system_log_query;
         options.max_pods = self.max_pods.unwrap_or(options.max_pods);
         let files = self.container_log_max_files;
         options.log_rotation.max_files = files.unwrap_or(options.log_rotation.max_files);
@@ -268,6 +282,7 @@ impl KubeletConfig {
         }
         options.taints.clone_from(&self.register_with_taints);
         self.serve(options)?;
+        self.report(options)?;
         options.eviction = self.eviction()?;
         options.image_gc = self.image_gc()?;
         options.image_verification = self.image_verification()?;
@@ -596,6 +611,19 @@ fn value<T, E: std::fmt::Display>(
     parsed: Result<T, E>,
 ) -> Result<T, ConfigError> {
     parsed.map_err(|e| wrong(field, e.to_string()))
+}
+
+/// A time that was given; zero stands for the default.
+fn time(
+    field: &'static str,
+    text: Option<&String>,
+    default: Duration,
+) -> Result<Duration, ConfigError> {
+    let given = match text {
+        Some(text) => value(field, durations::parse(text))?,
+        None => Duration::ZERO,
+    };
+    Ok(if given.is_zero() { default } else { given })
 }
 
 /// Zero stands for the default and a negative duration for never, as in the kubelet.

@@ -1,12 +1,13 @@
 //! How a node agent works.
 
 use crate::access::AccessOptions;
-use crate::cgroups::{CgroupDriver, CgroupOptions};
 use crate::dns::ClusterDns;
 use crate::eviction;
 use crate::eviction::images::Policy as ImagePolicy;
 use crate::logs::LogRotation;
 use crate::network_abilities::NetworkAbilities;
+use crate::reporting::Reporting;
+use crate::served::ServedPaths;
 use crate::shutdown::Shutdown;
 use crate::sysctls::Allowlist;
 use davit_api::features::Features;
@@ -14,6 +15,7 @@ use davit_containermanager::Rate;
 use davit_containermanager::compute::Settings;
 use davit_containermanager::devices::UnhealthyPolicies;
 use davit_listen::addresses::default_address;
+use davit_machine::{CgroupDriver, CgroupOptions};
 use davit_oci::runtime::Runtime;
 use davit_podimages::Verification;
 use davit_podimages::credentials::CredentialOptions;
@@ -57,6 +59,8 @@ pub struct NodeOptions {
     pub client_ca: Option<Vec<u8>>,
     /// Who the callers of the node server are, and who decides what they may.
     pub access: AccessOptions,
+    /// Which paths are answered, and whether there is a server at all.
+    pub served: ServedPaths,
     /// Where health is asked without TLS, as by kubeadm.
     pub healthz: Option<SocketAddr>,
     /// Certificate chain and key (PEM) of the node server; a self-signed one is made when not given.
@@ -73,8 +77,12 @@ pub struct NodeOptions {
     pub taints: Vec<Taint>,
     /// Whether logs of services can be asked for by query (`enableSystemLogQuery`).
     pub system_log_query: bool,
+    /// How the Node object and its lease are made and kept.
+    pub reporting: Reporting,
     /// `status.capacity.pods`.
     pub max_pods: u32,
+    /// Most pods for each CPU of the machine; `max_pods` alone counts without (`podsPerCore`).
+    pub pods_per_core: Option<u32>,
     /// The sysctls that pods may set.
     pub sysctls: Allowlist,
     /// The cluster's DNS service.
@@ -155,6 +163,7 @@ impl NodeOptions {
             node_ips: Vec::new(),
             client_ca: None,
             access: AccessOptions::default(),
+            served: ServedPaths::default(),
             healthz: None,
             serving_certificate: None,
             serving_files: None,
@@ -163,7 +172,9 @@ impl NodeOptions {
             annotations: BTreeMap::new(),
             taints: Vec::new(),
             system_log_query: false,
+            reporting: Reporting::default(),
             max_pods: 110,
+            pods_per_core: None,
             sysctls: Allowlist::default(),
             cluster_dns: ClusterDns {
                 servers: Vec::new(),

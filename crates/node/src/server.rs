@@ -8,10 +8,12 @@ mod cadvisor;
 mod configz;
 mod devices;
 mod exposition;
-pub(crate) mod healthz;
+mod healthz;
 mod log_files;
 mod logs;
+pub(crate) mod plain;
 mod resource_metrics;
+
 mod serving;
 mod stats;
 mod streams;
@@ -266,17 +268,17 @@ fn kind_of_answer(path: &str) -> AnswerKind {
 async fn route(state: &Arc<Shared>, request: Request<Incoming>, path: &str) -> Response<Body> {
     let ctx = &state.ctx;
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let served = ctx.options.served;
+    if let Some(why) = served.refusal(&parts) {
+        return text(StatusCode::METHOD_NOT_ALLOWED, why);
+    }
+    if let Some(answer) = open(ctx, &request, &parts).await {
+        return answer;
+    }
     let get = request.method() == Method::GET;
     match parts.as_slice() {
-        ["healthz", ..] => healthz::answer(ctx, &parts),
-        ["metrics"] if get => metrics(ctx.metrics.encode(), request.headers()),
-        ["metrics", "slis"] if get => exposition::serve_text(ctx.metrics.health.page()),
-        ["metrics", "resource"] if get => resource_metrics::serve(ctx).await,
-        ["metrics", "cadvisor"] if get => cadvisor::serve(ctx).await,
-        ["metrics", "probes"] if get => metrics(ctx.probes.metrics().encode(), request.headers()),
-        ["pods" | "runningpods"] if get => pods(ctx),
-        ["configz"] if get => configz::serve(ctx),
-        ["stats", "summary"] | ["stats"] if get => stats::summary(ctx).await,
+        ["runningpods"] if get => pods(ctx),
+        ["configz"] if get && served.debugging => configz::serve(ctx),
         ["devices"] if get => devices::serve(ctx, &request),
         ["logs", ..] if get => log_files::serve(ctx, request.uri(), path).await,
         ["containerLogs", ns, pod, container] if get => {
@@ -289,8 +291,32 @@ async fn route(state: &Arc<Shared>, request: Request<Incoming>, path: &str) -> R
         ["exec" | "attach" | "run" | "portForward", ..] => {
             streams::route(state, request, &parts).await
         }
-        _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+        _ => not_found(),
     }
+}
+
+/// What is answered on the port without TLS as well: it tells what node and pods are and use, and does nothing.
+async fn open(
+    ctx: &Arc<Context>,
+    request: &Request<Incoming>,
+    parts: &[&str],
+) -> Option<Response<Body>> {
+    let get = request.method() == Method::GET;
+    Some(match parts {
+        ["healthz", ..] => healthz::answer(ctx, parts),
+        ["metrics"] if get => metrics(ctx.metrics.encode(), request.headers()),
+        ["metrics", "slis"] if get => exposition::serve_text(ctx.metrics.health.page()),
+        ["metrics", "resource"] if get => resource_metrics::serve(ctx).await,
+        ["metrics", "cadvisor"] if get => cadvisor::serve(ctx).await,
+        ["metrics", "probes"] if get => metrics(ctx.probes.metrics().encode(), request.headers()),
+        ["pods"] if get => pods(ctx),
+        ["stats", "summary"] | ["stats"] if get => stats::summary(ctx).await,
+        _ => return None,
+    })
+}
+
+fn not_found() -> Response<Body> {
+    text(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
 fn not_allowed() -> Response<Body> {

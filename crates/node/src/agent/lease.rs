@@ -1,4 +1,4 @@
-//! The node's heartbeat: a Lease renewed every 10 seconds.
+//! The node's heartbeat: a Lease renewed four times in the time for which it is good.
 
 use crate::context::Context;
 use jiff::Timestamp;
@@ -11,14 +11,12 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 const NAMESPACE: &str = "kube-node-lease";
-const SECONDS: i32 = 40;
-const RENEW: Duration = Duration::from_secs(10);
 const SOON: Duration = Duration::from_secs(1);
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Keeps the lease until `cancel`.
 pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
-    let mut ticks = tokio::time::interval(RENEW);
+    let mut ticks = tokio::time::interval(ctx.options.reporting.renewal());
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut owned = false;
     loop {
@@ -50,7 +48,7 @@ async fn renew(ctx: &Context, owned: &mut bool) -> Result<(), kube::Error> {
     let now = Timestamp::now()
         .strftime("%Y-%m-%dT%H:%M:%S%.6fZ")
         .to_string();
-    let spec = json!({"holderIdentity": name, "leaseDurationSeconds": SECONDS, "renewTime": now});
+    let spec = json!({"holderIdentity": name, "leaseDurationSeconds": ctx.options.reporting.lease_seconds, "renewTime": now});
     // Without its node a lease would belong to nobody and stay.
     let Some(node) = ctx.registered_node().await? else {
         *owned = false;

@@ -30,13 +30,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-const PERIOD: Duration = Duration::from_secs(10);
-/// A status without change is written this often, for the heartbeat times.
-const REPORT: Duration = Duration::from_secs(5 * 60);
 const DEADLINE: Duration = Duration::from_secs(15);
 /// Changes that come together are computed together.
 const SETTLE: Duration = Duration::from_millis(50);
-const MAX_IMAGES: usize = 50;
 /// What this agent can do that not every kubelet can, in alphabetical order (KEP-5328).
 const DECLARED: [&str; 4] = [
     EXTEND_WEB_SOCKETS_TO_KUBELET,
@@ -50,9 +46,14 @@ pub(super) async fn run(ctx: Arc<Context>, port: u16, cancel: CancellationToken)
     let mut devices = ctx.devices.subscribe();
     let mut node = ctx.node.subscribe();
     let mut reported: Option<Instant> = None;
-    let mut ticks = tokio::time::interval(PERIOD);
+    let reporting = &ctx.options.reporting;
+    let mut ticks = tokio::time::interval(reporting.update);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut standing = Standing::Unregistered;
+    let mut standing = if reporting.register {
+        Standing::Unregistered
+    } else {
+        Standing::Awaited
+    };
     let mut pressure = ctx.pressure.subscribe();
     // Whether the report says that the machine goes down.
     let mut told = false;
@@ -77,12 +78,20 @@ pub(super) async fn run(ctx: Arc<Context>, port: u16, cancel: CancellationToken)
                 standing = Standing::Registered;
             }
             let node = update(&ctx, port, &mut reported).await?;
+            if standing == Standing::Awaited {
+                node_events::started(&ctx);
+            }
             node_events::schedulable(&ctx, &node, &mut closed);
             Ok(())
         };
         match tokio::time::timeout(DEADLINE, work).await {
             // Somebody may have made it again.
             Ok(Ok(())) => standing = Standing::Registered,
+            Ok(Err(kube::Error::Api(status)))
+                if status.code == 404 && standing == Standing::Awaited =>
+            {
+                tracing::debug!("nobody has made this agent's Node yet, and it makes none itself");
+            }
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
                 if standing != Standing::Removed {
                     let node = &ctx.options.node_name;
@@ -107,6 +116,8 @@ pub(super) async fn run(ctx: Arc<Context>, port: u16, cancel: CancellationToken)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Unregistered,
+    /// Somebody else makes it.
+    Awaited,
     Registered,
     /// It was deleted after that.
     Removed,
@@ -139,10 +150,14 @@ async fn register(ctx: &Context) -> Result<(), kube::Error> {
         "labels": labels(ctx),
         "annotations": annotations,
     });
-    let spec = match ctx.options.taints.as_slice() {
+    let mut spec = match ctx.options.taints.as_slice() {
         [] => json!({}),
         taints => json!({"taints": taints}),
     };
+    let provider_id = &ctx.options.reporting.provider_id;
+    if !provider_id.is_empty() {
+        spec["providerID"] = json!(provider_id);
+    }
     let node: Node = serde_json::from_value(json!({"metadata": metadata, "spec": spec}))
         .map_err(kube::Error::SerdeError)?;
     match api.create(&PostParams::default(), &node).await {
@@ -174,7 +189,7 @@ async fn update(
         None => Arc::new(api.get(&ctx.options.node_name).await?),
     };
     let old = node.status.clone().unwrap_or_default();
-    let due = reported.is_none_or(|at| at.elapsed() >= REPORT);
+    let due = reported.is_none_or(|at| at.elapsed() >= ctx.options.reporting.report);
     let new = compute(ctx, port, &old, due).await;
     let Some(patch) = diff(&old, &new) else {
         return Ok(node);
@@ -260,8 +275,8 @@ fn is_extended(name: &str) -> bool {
 }
 
 fn resources(ctx: &Context, old: &NodeStatus) -> (Quantities, Quantities) {
-    let mut capacity = ctx.machine.capacity(ctx.options.max_pods);
-    let mut allocatable = ctx.machine.allocatable(ctx.options.max_pods);
+    let mut capacity = ctx.machine.capacity(ctx.max_pods());
+    let mut allocatable = ctx.machine.allocatable(ctx.max_pods());
     for (name, quantity) in old
         .capacity
         .iter()
@@ -312,7 +327,7 @@ async fn images(ctx: &Context) -> Option<Vec<ContainerImage>> {
             .cmp(&a.size_bytes)
             .then_with(|| a.names.cmp(&b.names))
     });
-    out.truncate(MAX_IMAGES);
+    out.truncate(ctx.options.reporting.max_images.unwrap_or(usize::MAX));
     Some(out)
 }
 

@@ -2,14 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{ConfigError, KubeletConfig, value, wrong};
+use super::{ConfigError, KubeletConfig, time, value, wrong};
 use crate::access::Authorize;
 use crate::options::NodeOptions;
-use davit_pods::durations;
+use crate::served::ServedPaths;
 
 /// `authentication`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -56,19 +55,6 @@ struct Reviews {
     allowed: Option<String>,
     #[serde(rename = "cacheUnauthorizedTTL")]
     denied: Option<String>,
-}
-
-/// A time that was given; zero stands for the default.
-fn time(
-    field: &'static str,
-    text: Option<&String>,
-    default: Duration,
-) -> Result<Duration, ConfigError> {
-    let given = match text {
-        Some(text) => value(field, durations::parse(text))?,
-        None => Duration::ZERO,
-    };
-    Ok(if given.is_zero() { default } else { given })
 }
 
 fn read(field: &'static str, file: &Path) -> Result<Vec<u8>, ConfigError> {
@@ -122,6 +108,19 @@ impl KubeletConfig {
             (None, Some(_)) => return Err(wrong("tlsPrivateKeyFile", "needs tlsCertFile")),
         }
         options.healthz = self.healthz()?;
+        options.served = ServedPaths {
+            secure: self.enable_server.unwrap_or(true),
+            debugging: self.enable_debugging_handlers.unwrap_or(true),
+            system_logs: self.enable_system_log_handler.unwrap_or(true),
+            read_only: self.read_only_port.filter(|port| *port != 0),
+        };
+        options.system_log_query = self.enable_system_log_query;
+        if options.system_log_query && !options.served.system_logs {
+            return Err(wrong(
+                "enableSystemLogQuery",
+                "needs enableSystemLogHandler",
+            ));
+        }
         Ok(())
     }
 

@@ -197,8 +197,51 @@ fn what_happens_anyway_may_be_said() {
     let same =
         "failSwapOn: false\nreadOnlyPort: 0\ncgroupsPerQOS: true\nnodeStatusUpdateFrequency: 10s\n";
     assert!(options(&format!("{HEAD}{same}")).is_ok());
-    let other = options(&format!("{HEAD}readOnlyPort: 10255\n"));
-    assert!(matches!(other, Err(ConfigError::NotBuilt(field)) if field == "readOnlyPort"));
+    let other = options(&format!("{HEAD}runOnce: true\n"));
+    assert!(matches!(other, Err(ConfigError::NotBuilt(field)) if field == "runOnce"));
+}
+
+#[test]
+fn what_is_answered_and_how_the_node_is_kept() {
+    let of = |text: &str| options(&format!("{HEAD}{text}\n"));
+    let served = of("enableDebuggingHandlers: false\nreadOnlyPort: 10255\nenableServer: false");
+    let served = served.unwrap().served;
+    assert!(!served.debugging && !served.secure && served.system_logs);
+    assert_eq!(served.read_only, Some(10255));
+    assert_eq!(of("readOnlyPort: 0").unwrap().served, Default::default());
+    let reporting = |text: &str| of(text).unwrap().reporting;
+    let seconds = |text: &str| {
+        let both = reporting(text);
+        (both.update.as_secs(), both.report.as_secs())
+    };
+    assert_eq!(seconds(""), (10, 300));
+    assert_eq!(seconds("nodeStatusUpdateFrequency: 0s"), (10, 300));
+    assert_eq!(seconds("nodeStatusUpdateFrequency: 4s"), (4, 4));
+    assert_eq!(seconds("nodeStatusReportFrequency: 1m"), (10, 60));
+    let both = "nodeStatusUpdateFrequency: 4s\nnodeStatusReportFrequency: 1m";
+    assert_eq!(seconds(both), (4, 60));
+    let lease = reporting("nodeLeaseDurationSeconds: 20");
+    assert_eq!((lease.lease_seconds, lease.renewal().as_secs()), (20, 5));
+    assert_eq!(reporting("nodeLeaseDurationSeconds: 0").lease_seconds, 40);
+    assert_eq!(reporting("nodeStatusMaxImages: -1").max_images, None);
+    assert_eq!(reporting("nodeStatusMaxImages: 0").max_images, Some(0));
+    let made = reporting("registerNode: false\nproviderID: cloud://a\npodCIDR: 10.1.0.0/24");
+    assert!(!made.register && made.provider_id == "cloud://a" && made.pod_cidr == "10.1.0.0/24");
+    assert_eq!(of("podsPerCore: 0").unwrap().pods_per_core, None);
+    assert_eq!(of("podsPerCore: 7").unwrap().pods_per_core, Some(7));
+    for (wrong, why) in [
+        ("nodeLeaseDurationSeconds: -1", "greater than 0"),
+        ("nodeStatusMaxImages: -2", "-1 or greater"),
+        ("podsPerCore: -1", "negative"),
+        ("readOnlyPort: 65536", "65536"),
+        (
+            "enableSystemLogQuery: true\nenableSystemLogHandler: false",
+            "needs enableSystemLogHandler",
+        ),
+    ] {
+        let error = of(wrong).err().unwrap().to_string();
+        assert!(error.contains(why), "{error}");
+    }
 }
 
 #[test]

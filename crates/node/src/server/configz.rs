@@ -52,6 +52,10 @@ fn configuration(options: &NodeOptions) -> Value {
                 "cacheUnauthorizedTTL": shown(options.access.denied_for),
             },
         },
+        "enableServer": options.served.secure,
+        "enableDebuggingHandlers": options.served.debugging,
+        "enableSystemLogHandler": options.served.system_logs,
+        "readOnlyPort": options.served.read_only.unwrap_or(0),
         "clusterDNS": options.cluster_dns.servers,
         "clusterDomain": options.cluster_dns.domain,
         "resolvConf": options.resolv_conf,
@@ -62,6 +66,7 @@ fn configuration(options: &NodeOptions) -> Value {
         "volumePluginDir": options.volume_plugin_dir,
         "enableSystemLogQuery": options.system_log_query,
         "maxPods": options.max_pods,
+        "podsPerCore": options.pods_per_core.unwrap_or(0),
         "podPidsLimit": options.cgroups.as_ref().and_then(|c| c.pod_pids).unwrap_or(-1),
         "enforceNodeAllocatable": enforced(options),
         "seccompDefault": options.seccomp_default,
@@ -84,6 +89,7 @@ fn configuration(options: &NodeOptions) -> Value {
     if let Some(path) = &options.static_pod_dir {
         config["staticPodPath"] = json!(path);
     }
+    reporting(options, &mut config);
     eviction(options, &mut config);
     shutdown(options, &mut config);
     verification(options, &mut config);
@@ -104,6 +110,27 @@ fn reserved(options: &NodeOptions) -> BTreeMap<&str, String> {
         name => (name, amount.to_string()),
     });
     shown.collect()
+}
+
+/// How the Node object is made and kept.
+fn reporting(options: &NodeOptions, config: &mut Value) {
+    let reporting = &options.reporting;
+    config["registerNode"] = json!(reporting.register);
+    config["nodeLeaseDurationSeconds"] = json!(reporting.lease_seconds);
+    config["nodeStatusUpdateFrequency"] = json!(shown(reporting.update));
+    config["nodeStatusReportFrequency"] = json!(shown(reporting.report));
+    let most = reporting
+        .max_images
+        .map(|most| i64::try_from(most).unwrap_or(i64::MAX));
+    config["nodeStatusMaxImages"] = json!(most.unwrap_or(-1));
+    for (name, text) in [
+        ("providerID", &reporting.provider_id),
+        ("podCIDR", &reporting.pod_cidr),
+    ] {
+        if !text.is_empty() {
+            config[name] = json!(text);
+        }
+    }
 }
 
 /// When pods are evicted.

@@ -2,7 +2,6 @@
 
 use super::{Next, Stage, Worker};
 use crate::admission::{Refusal, check_node};
-use crate::machine::Machine;
 use crate::metrics::Reason;
 use crate::runtime_state::PodRuntime;
 use crate::status::NodeDecision;
@@ -136,8 +135,7 @@ impl Worker {
     }
 
     pub(super) fn available(&self) -> Amounts {
-        let machine: &Machine = &self.ctx.machine;
-        let mut all = machine.allocatable(self.ctx.options.max_pods);
+        let mut all = self.ctx.machine.allocatable(self.ctx.max_pods());
         // Extended resources that were set by hand stand in the node's status only.
         if let Some(status) = self.ctx.node_object().and_then(|n| n.status.clone()) {
             for (name, quantity) in status.allocatable.into_iter().flatten() {

@@ -20,7 +20,7 @@ pub(super) fn containers(ctx: &Context, at: i64, booted: Option<i64>) -> Vec<Val
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let process = Process::parse(&stat, &status);
-    let own = groups.and_then(crate::cgroups::PodCgroups::own);
+    let own = groups.and_then(davit_machine::PodCgroups::own);
     let agent = own.map_or_else(
         || process.as_ref().map(|process| process.consumption(at)),
         |group| Some(Consumption::of_group(&group, at)),
@@ -39,7 +39,7 @@ pub(super) fn containers(ctx: &Context, at: i64, booted: Option<i64>) -> Vec<Val
                 .map(|name| container(name, started, &agent)),
         );
     }
-    if let Some(group) = groups.map(crate::cgroups::PodCgroups::of_all) {
+    if let Some(group) = groups.map(davit_machine::PodCgroups::of_all) {
         let used = rated(ctx, "system/pods", Consumption::of_group(&group, at));
         shown.push(container("pods", made(&group), &used));
     }

@@ -35,7 +35,7 @@ impl Default for CgroupOptions {
 
 /// Sets the limits of the cgroups above containers. Names and values are the kubelet's.
 #[derive(Debug, Clone)]
-pub(crate) struct PodCgroups {
+pub struct PodCgroups {
     hierarchies: Hierarchies,
     root: String,
     options: CgroupOptions,
@@ -46,7 +46,7 @@ impl PodCgroups {
     ///
     /// # Errors
     /// The machine has no cgroups.
-    pub(crate) fn new(root: &str, options: CgroupOptions) -> Result<Self, Error> {
+    pub fn new(root: &str, options: CgroupOptions) -> Result<Self, Error> {
         Ok(Self {
             hierarchies: Hierarchies::detect()?,
             root: root.to_owned(),
@@ -55,7 +55,7 @@ impl PodCgroups {
     }
 
     /// Whether all pods together are limited.
-    pub(crate) fn enforces(&self) -> bool {
+    pub fn enforces(&self) -> bool {
         self.options.enforce_pods
     }
 
@@ -74,7 +74,7 @@ impl PodCgroups {
     ///
     /// # Errors
     /// A group cannot be made or limited.
-    pub(crate) fn set_up(&self, cpus: i64, memory: i64) -> Result<(), Error> {
+    pub fn set_up(&self, cpus: i64, memory: i64) -> Result<(), Error> {
         let all = self.group(Qos::Guaranteed, None);
         all.create()?;
         if self.options.enforce_pods {
@@ -91,7 +91,7 @@ impl PodCgroups {
     ///
     /// # Errors
     /// The group cannot be made or limited.
-    pub(crate) fn weigh<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Result<(), Error> {
+    pub fn weigh<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Result<(), Error> {
         let weight = limits::of_burstable(pods);
         Self::set(&self.group(Qos::Burstable, None), &weight)
     }
@@ -101,7 +101,7 @@ impl PodCgroups {
     ///
     /// # Errors
     /// The group cannot be made or limited.
-    pub(crate) fn ensure(&self, pod: &Pod, unthrottled: bool) -> Result<(), Error> {
+    pub fn ensure(&self, pod: &Pod, unthrottled: bool) -> Result<(), Error> {
         Self::set(&self.group_of(pod), &self.limits(pod, unthrottled))
     }
 
@@ -109,7 +109,7 @@ impl PodCgroups {
     ///
     /// # Errors
     /// The group cannot be made or limited.
-    pub(crate) fn widen(&self, from: &Pod, to: &Pod, unthrottled: bool) -> Result<(), Error> {
+    pub fn widen(&self, from: &Pod, to: &Pod, unthrottled: bool) -> Result<(), Error> {
         let of = |pod| self.limits(pod, unthrottled);
         Self::set(&self.group_of(to), &limits::either(&of(from), &of(to)))
     }
@@ -122,17 +122,17 @@ impl PodCgroups {
     }
 
     /// The cgroup of all pods.
-    pub(crate) fn of_all(&self) -> Cgroup {
+    pub fn of_all(&self) -> Cgroup {
         self.group(Qos::Guaranteed, None)
     }
 
     /// The cgroup that this process is in, where it has one to itself.
-    pub(crate) fn own(&self) -> Option<Cgroup> {
+    pub fn own(&self) -> Option<Cgroup> {
         self.hierarchies.own()
     }
 
     /// The cgroup of that path as it is now; nothing is made.
-    pub(crate) fn at(&self, path: &str) -> Cgroup {
+    pub fn at(&self, path: &str) -> Cgroup {
         self.hierarchies.cgroup(path)
     }
 
@@ -145,7 +145,7 @@ impl PodCgroups {
     ///
     /// # Errors
     /// Something is still in it.
-    pub(crate) fn remove(&self, uid: &str) -> Result<(), Error> {
+    pub fn remove(&self, uid: &str) -> Result<(), Error> {
         for class in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
             self.group(class, Some(uid)).remove(PATIENCE)?;
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Reads the machine below `sys` (`/sys`). `memory` is the machine's memory, for kernels without
 /// NUMA nodes; they are one node. Offline CPUs are left out.
-pub(crate) fn read(sys: &Path, memory: u64) -> Hardware {
+pub fn read(sys: &Path, memory: u64) -> Hardware {
     let cpus = sys.join("devices/system/cpu");
     let online: CpuSet = list(&cpus.join("online")).unwrap_or_else(|| {
         let count = std::thread::available_parallelism().map_or(1, usize::from);

@@ -2,7 +2,7 @@
 
 mod sysfs;
 
-pub(crate) use sysfs::read as read_hardware;
+pub use sysfs::read as read_hardware;
 
 use davit_pods::resources::{Amounts, Quantities, amount, hugepage_resource, quantity};
 use davit_topology::Hardware;
@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// Facts about the machine, read once at start.
 #[derive(Debug, Clone)]
-pub(crate) struct Machine {
+pub struct MachineFacts {
     /// Processors this process may use.
     pub cpus: usize,
     /// Physical cores; none where that is not known.
@@ -36,18 +36,18 @@ pub(crate) struct Machine {
 }
 
 /// Version the node reports, the API level it follows.
-pub(crate) const VERSION: &str = "v1.36.0+davit";
+pub const VERSION: &str = "v1.36.0+davit";
 
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
 
-impl Machine {
+impl MachineFacts {
     /// The CPUs in thousandths.
-    pub(crate) fn milli_cpus(&self) -> i64 {
+    pub fn milli_cpus(&self) -> i64 {
         i64::try_from(self.cpus).unwrap_or(i64::MAX / 1000) * 1000
     }
 
     /// Reads the machine; `root` is the node's directory, whose file system is reported as ephemeral storage.
-    pub(crate) fn discover(root: &Path) -> Self {
+    pub fn discover(root: &Path) -> Self {
         let read = |path: &str| {
             std::fs::read_to_string(path)
                 .unwrap_or_default()
@@ -94,7 +94,7 @@ impl Machine {
     }
 
     /// Enters what the CPUs are made of.
-    pub(crate) fn count(&mut self, hardware: &Hardware) {
+    pub fn count(&mut self, hardware: &Hardware) {
         let cores = |group: &CpuGroup| group.cpus.len().div_ceil(group.threads.max(1) as usize);
         self.cores = hardware.cpus.iter().map(cores).sum();
         let sockets: BTreeSet<u32> = hardware.cpus.iter().map(|group| group.socket).collect();
@@ -102,19 +102,19 @@ impl Machine {
     }
 
     /// Shows another machine than the one at hand: its CPUs, memory and huge pages.
-    pub(crate) fn describe(&mut self, hardware: &Hardware) {
+    pub fn describe(&mut self, hardware: &Hardware) {
         self.cpus = hardware.all_cpus().len();
         self.memory = i64::try_from(hardware.memory()).unwrap_or(i64::MAX);
         self.hugepages = hardware.hugepages().into_iter().collect();
     }
 
     /// Sizes of huge pages in bytes.
-    pub(crate) fn hugepage_sizes(&self) -> Vec<u64> {
+    pub fn hugepage_sizes(&self) -> Vec<u64> {
         self.hugepages.iter().map(|(size, _)| *size).collect()
     }
 
     /// Capacity of the node without devices.
-    pub(crate) fn capacity(&self, max_pods: u32) -> Quantities {
+    pub fn capacity(&self, max_pods: u32) -> Quantities {
         let mut out = Quantities::from([
             ("cpu".to_owned(), Quantity(self.cpus.to_string())),
             (
@@ -141,7 +141,7 @@ impl Machine {
     }
 
     /// Allocatable of the node without devices: huge pages are taken off the memory, a tenth of the disk is kept back.
-    pub(crate) fn allocatable(&self, max_pods: u32) -> Quantities {
+    pub fn allocatable(&self, max_pods: u32) -> Quantities {
         let mut out = self.capacity(max_pods);
         let huge: i64 = self
             .hugepages
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_something() {
-        let machine = Machine::discover(Path::new("/"));
+        let machine = MachineFacts::discover(Path::new("/"));
         assert!(machine.cpus > 0 && machine.memory > 0 && machine.disk > 0);
         let capacity = machine.capacity(110);
         assert_eq!(capacity["pods"].0, "110");
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn another_machine_can_be_described_and_parts_kept_back() {
-        let mut machine = Machine::discover(Path::new("/"));
+        let mut machine = MachineFacts::discover(Path::new("/"));
         let described = Hardware::grid(2, 1, 4, 2, 8 << 30);
         machine.count(&described);
         assert_eq!((machine.sockets, machine.cores), (2, 8));

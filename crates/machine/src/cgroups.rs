@@ -5,7 +5,7 @@
 mod limits;
 mod pods;
 
-pub(crate) use pods::{CgroupOptions, PodCgroups};
+pub use pods::{CgroupOptions, PodCgroups};
 
 use davit_oci::runtime::Runtime;
 use davit_pods::pod::PodExt;
@@ -34,7 +34,7 @@ impl CgroupDriver {
     }
 
     /// The driver's name in a KubeletConfiguration.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Cgroupfs => "cgroupfs",
             Self::Systemd => "systemd",
@@ -42,7 +42,7 @@ impl CgroupDriver {
     }
 
     /// The runtime's driver, or this one if the runtime does not say.
-    pub(crate) async fn of_runtime(self, runtime: &dyn Runtime) -> Self {
+    pub async fn of_runtime(self, runtime: &dyn Runtime) -> Self {
         match runtime.cgroup_driver().await {
             Ok(Some(cri::CgroupDriver::Systemd)) => Self::Systemd,
             Ok(Some(cri::CgroupDriver::Cgroupfs)) => Self::Cgroupfs,
