@@ -4,6 +4,7 @@ mod cgroups;
 mod copies;
 mod credentials;
 mod images;
+mod kubelet_config;
 mod lifecycle;
 mod limits;
 mod resize;
@@ -281,6 +282,11 @@ fn rules_of_containers_start_them_again() {
 #[test]
 fn what_nodes_and_pods_use_is_shown_and_scales() {
     usage::scenario();
+}
+
+#[test]
+fn a_node_follows_a_file_of_the_kubelets() {
+    kubelet_config::scenario();
 }
 
 #[test]

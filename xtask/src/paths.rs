@@ -243,6 +243,7 @@ const MAY: &[(&str, &str)] = &[
         "credential providers and their configuration, records of pulls",
     ),
     ("node/src/kubelet_config", "the kubelet's configuration"),
+    ("machine/src/kernel.rs", "settings of the kernel, in /proc"),
     ("machine/src/machine", "/proc and /sys of the host"),
     ("node/src/resize/", "the record of resizes"),
     ("node/src/se_linux.rs", "what the kernel enforces, in /sys"),

@@ -19,9 +19,6 @@ use davit_oci::cgroup::{Breakdown, Cgroup, Contended, DeviceTraffic, Pressure};
 use davit_oci::runtime::InterfaceTraffic;
 use std::collections::BTreeMap;
 
-/// Microseconds, as kubelets set it.
-const QUOTA_PERIOD: i64 = 100_000;
-
 /// Something with numbers of its own: a container, a pod, its sandbox, the machine.
 #[derive(Debug, Clone, Default)]
 pub struct CountedGroup {
@@ -120,8 +117,10 @@ pub struct MemoryInUse {
 pub struct Spec {
     /// CPU shares, as of cgroups v1.
     pub shares: i64,
-    /// Microseconds in a period of 100 milliseconds.
+    /// Microseconds in a period.
     pub quota: i64,
+    /// The period in microseconds.
+    pub period: i64,
     /// Bytes.
     pub memory: i64,
 }

@@ -182,6 +182,7 @@ mod tests {
             one.parts.throttled_periods = Some(2);
             one.spec = Some(Spec {
                 quota,
+                period: 100_000,
                 shares: 2,
                 memory: 0,
             });

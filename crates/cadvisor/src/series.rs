@@ -1,12 +1,12 @@
 //! Names, types and values of cAdvisor's series. Pure.
 
+use crate::CountedGroup;
 use crate::disks::DiskActivity;
 use crate::exposition::{bytes, seconds};
 use crate::values::{
     Values, by_device, by_disk, count, faults, labelled, millis, of_devices, of_disk, of_quota,
     one, open, signed, times, traffic, ulimits, waited,
 };
-use crate::{CountedGroup, QUOTA_PERIOD};
 
 /// A name without its prefix `container_`, type, description, and the values of a subject.
 pub(crate) type Series = (
@@ -334,7 +334,7 @@ pub(crate) const SERIES: [Series; 62] = [
         "spec_cpu_period",
         GAUGE,
         "CPU period of the container.",
-        |s| signed(s.spec.map(|_| QUOTA_PERIOD)),
+        |s| signed(s.spec.map(|spec| spec.period)),
     ),
     (
         "spec_cpu_quota",

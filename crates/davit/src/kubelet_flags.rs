@@ -5,6 +5,7 @@ use davit_admission::is_nodes_label;
 use davit_api::features::Features;
 use davit_api::field::Path;
 use davit_api::labels::validate_labels;
+use davit_node::host_rules::HostRules;
 use davit_node::kubelet_config::KubeletConfig;
 use davit_node::shutdown::Shutdown;
 use davit_podimages::credentials::{self, CredentialOptions};
@@ -71,7 +72,35 @@ pub(crate) struct KubeletFlags {
     /// Most processes and threads of a pod; no limit without (or -1)
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pod_max_pids: Option<i64>,
-    /// What is held to what the node leaves it: `pods` (the default) or `none`
+    /// Refuse a machine that swaps [default: false]
+    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    fail_swap_on: Option<bool>,
+    /// Refuse a machine whose kernel is not set as the kubelet would set it [default: false]
+    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    protect_kernel_defaults: Option<bool>,
+    /// Whether limits of CPU are quotas of time [default: true]
+    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    cpu_cfs_quota: Option<bool>,
+    /// The time of which quotas are parts, 1ms to 1s [default: 100ms]
+    #[arg(long, value_name = "DURATION")]
+    cpu_cfs_quota_period: Option<String>,
+    /// `oom_score_adj` of this process [default: as it is]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    oom_score_adj: Option<i64>,
+    /// How many files this process may have open [default: as many as it may]
+    #[arg(long, value_name = "N")]
+    max_open_files: Option<i64>,
+    /// memory=50%: of what pods of better classes request, what others may not have (gate QOSReserved)
+    #[arg(long, value_name = "K=V,...")]
+    qos_reserved: Option<String>,
+    /// The cgroup that is held to --kube-reserved
+    #[arg(long, value_name = "PATH")]
+    kube_reserved_cgroup: Option<String>,
+    /// The cgroup that is held to --system-reserved
+    #[arg(long, value_name = "PATH")]
+    system_reserved_cgroup: Option<String>,
+    /// What is held to what the node leaves it: `pods` (the default), `system-reserved`, `kube-reserved`, each with
+    /// `-compressible` for its weight of CPU alone, or `none`
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     enforce_node_allocatable: Option<Vec<String>>,
     /// Sysctls beyond the safe ones that pods may set, and beginnings of such with a `*`: kernel.msg*,net.core.somaxconn
@@ -270,6 +299,7 @@ impl KubeletFlags {
         options.eviction.thresholds.clear();
         options.eviction.local_storage = false;
         options.shutdown = Shutdown::default();
+        options.host = HostRules::default();
     }
 
     /// File and flags together.
@@ -337,6 +367,9 @@ impl KubeletFlags {
             ("cgroupDriver", &self.cgroup_driver),
             ("healthzBindAddress", &self.healthz_bind_address),
             ("providerID", &self.provider_id),
+            ("cpuCFSQuotaPeriod", &self.cpu_cfs_quota_period),
+            ("kubeReservedCgroup", &self.kube_reserved_cgroup),
+            ("systemReservedCgroup", &self.system_reserved_cgroup),
             (
                 "nodeStatusUpdateFrequency",
                 &self.node_status_update_frequency,
@@ -363,6 +396,7 @@ impl KubeletFlags {
             ),
             ("kubeReserved", &self.kube_reserved, '='),
             ("systemReserved", &self.system_reserved, '='),
+            ("qosReserved", &self.qos_reserved, '='),
             ("evictionHard", &self.eviction_hard, '<'),
             ("evictionSoft", &self.eviction_soft, '<'),
             (
@@ -409,6 +443,8 @@ impl KubeletFlags {
             ("readOnlyPort", self.read_only_port.map(i64::from)),
             ("nodeStatusMaxImages", self.node_status_max_images),
             ("podPidsLimit", self.pod_max_pids),
+            ("oomScoreAdj", self.oom_score_adj),
+            ("maxOpenFiles", self.max_open_files),
             ("maxPods", self.max_pods.map(i64::from)),
             ("podsPerCore", self.pods_per_core.map(i64::from)),
         ] {
@@ -424,6 +460,9 @@ impl KubeletFlags {
             ("enableServer", self.enable_server),
             ("enableDebuggingHandlers", self.enable_debugging_handlers),
             ("registerNode", self.register_node),
+            ("failSwapOn", self.fail_swap_on),
+            ("protectKernelDefaults", self.protect_kernel_defaults),
+            ("cpuCFSQuota", self.cpu_cfs_quota),
         ] {
             if let Some(on) = on {
                 fields.insert(name.to_owned(), json!(on));

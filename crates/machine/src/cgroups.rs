@@ -4,8 +4,10 @@
 
 mod limits;
 mod pods;
+mod reserved;
 
 pub use pods::{CgroupOptions, PodCgroups};
+pub use reserved::{Enforced, Keeper, ReservedError, ReservedShare};
 
 use davit_oci::runtime::Runtime;
 use davit_pods::pod::PodExt;

@@ -7,7 +7,7 @@ pub use sysfs::read as read_hardware;
 use davit_pods::resources::{Amounts, Quantities, amount, hugepage_resource, quantity};
 use davit_topology::Hardware;
 use davit_topology::hardware::CpuGroup;
-use k8s_openapi::api::core::v1::NodeSystemInfo;
+use k8s_openapi::api::core::v1::{NodeSwapStatus, NodeSystemInfo};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -27,6 +27,12 @@ pub struct MachineFacts {
     pub disk: i64,
     /// Huge pages: (page size in bytes, bytes reserved).
     pub hugepages: Vec<(u64, u64)>,
+    /// What may be swapped out, in bytes.
+    pub swap: i64,
+    /// Whether there is anything to swap to.
+    pub swaps: bool,
+    /// Whether cgroups count what is swapped.
+    pub counts_swap: bool,
     /// Whether cgroups are mounted as a single v2 tree.
     pub unified_cgroup: bool,
     /// What is kept for the system and the agent, by resource name; not allocatable.
@@ -59,6 +65,7 @@ impl MachineFacts {
         });
         let unified = rustix::fs::statfs("/sys/fs/cgroup")
             .is_ok_and(|s| u64::try_from(s.f_type).is_ok_and(|t| t == CGROUP2_MAGIC));
+        let swap = memory(&read("/proc/meminfo"), "SwapTotal:");
         let machine_id = [read("/etc/machine-id"), read("/var/lib/dbus/machine-id")]
             .into_iter()
             .find(|s| !s.is_empty());
@@ -69,7 +76,11 @@ impl MachineFacts {
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             cores: 0,
             sockets: 0,
-            memory: memory(&read("/proc/meminfo")),
+            memory: memory(&read("/proc/meminfo"), "MemTotal:"),
+            swap,
+            // below a line of titles
+            swaps: read("/proc/swaps").lines().count() > 1,
+            counts_swap: counts_swap(unified, &read("/proc/self/cgroup")),
             disk,
             hugepages: hugepages(Path::new("/sys/kernel/mm/hugepages")),
             unified_cgroup: unified,
@@ -88,6 +99,9 @@ impl MachineFacts {
                     uuid
                 },
                 machine_id,
+                swap: (swap != 0).then_some(NodeSwapStatus {
+                    capacity: Some(swap),
+                }),
                 ..NodeSystemInfo::default()
             },
         }
@@ -170,8 +184,26 @@ impl MachineFacts {
     }
 }
 
-fn memory(meminfo: &str) -> i64 {
-    let line = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"));
+/// Whether the kernel has a limit of swap. The root of the v2 tree itself has none, groups below it do.
+fn counts_swap(unified: bool, own: &str) -> bool {
+    let root = Path::new("/sys/fs/cgroup");
+    if !unified {
+        return root.join("memory/memory.memsw.limit_in_bytes").exists();
+    }
+    const FILE: &str = "memory.swap.max";
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+    if own.is_some_and(|own| !own.is_empty()) {
+        return root.join(own.unwrap_or_default()).join(FILE).exists();
+    }
+    let below = std::fs::read_dir(root).into_iter().flatten().flatten();
+    below
+        .into_iter()
+        .any(|group| group.path().join(FILE).exists())
+}
+
+/// A number of `/proc/meminfo` in bytes.
+fn memory(meminfo: &str, name: &str) -> i64 {
+    let line = meminfo.lines().find_map(|l| l.strip_prefix(name));
     let kib: i64 = line
         .and_then(|l| l.split_whitespace().next())
         .and_then(|n| n.parse().ok())
@@ -241,7 +273,9 @@ mod tests {
 
     #[test]
     fn parses_files() {
-        assert_eq!(memory("MemTotal:       1024 kB\nMemFree: 1 kB"), 1 << 20);
+        let info = "MemTotal:       1024 kB\nMemFree: 1 kB\nSwapTotal: 2 kB\n";
+        assert_eq!(memory(info, "MemTotal:"), 1 << 20);
+        assert_eq!(memory(info, "SwapTotal:"), 2048);
         assert_eq!(os_name("NAME=x\nPRETTY_NAME=\"Debian 12\"\n"), "Debian 12");
     }
 }

@@ -22,6 +22,7 @@ use crate::csi::Registrar;
 use crate::csi_drivers;
 use crate::eviction;
 use crate::eviction::images::Collector;
+use crate::host_rules::HostError;
 use crate::local_volumes;
 use crate::metrics::Metrics;
 use crate::options::NodeOptions;
@@ -44,7 +45,9 @@ use davit_containermanager::{
 };
 use davit_csi::Drivers;
 use davit_flexvolume::FlexDrivers;
-use davit_machine::{CgroupDriver, MachineFacts, PodCgroups, read_hardware};
+use davit_machine::{
+    CgroupDriver, Enforced, Keeper, MachineFacts, PodCgroups, ReservedError, read_hardware,
+};
 use davit_oci::measured::{MeasuredRuntime, RuntimeOperations};
 use davit_oci::runtime::Runtime;
 use davit_podimages::credentials::CredentialProviders;
@@ -94,6 +97,17 @@ pub enum Error {
         "podPidsLimit is not built with the systemd cgroup driver (docs/status.md); use the driver cgroupfs, or leave the field out"
     )]
     PodPids,
+    /// The machine is not as it shall be.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// A cgroup of the machine's own is not held to what is kept for it.
+    #[error(transparent)]
+    Reserved(#[from] ReservedError),
+    /// The same, where systemd has it.
+    #[error(
+        "enforceNodeAllocatable: {0} is not built with the systemd cgroup driver (docs/status.md); limit the slice by its unit, or use the driver cgroupfs"
+    )]
+    ReservedSlice(Keeper),
     /// The pods API.
     #[error("pods API does not start")]
     PodsApi(#[from] davit_proto::unix::Error),
@@ -302,6 +316,7 @@ impl NodeAgent {
             );
         }
         let mut machine = MachineFacts::discover(paths.root());
+        options.host.apply(&machine)?;
         let mut resources = options.resources.clone();
         if resources.hardware == Hardware::default() {
             let memory = u64::try_from(machine.memory).unwrap_or(0);
@@ -327,6 +342,9 @@ impl NodeAgent {
             tasks,
             cancel.clone(),
         );
+        if let Some(groups) = &cgroups {
+            qos::enforce_reserved(groups, &options.node_name, &recorder)?;
+        }
         let node = Informer::<Node>::spawn(
             Api::all(client.clone()),
             fields(format!("metadata.name={}", options.node_name)),
@@ -466,14 +484,24 @@ fn cgroups(
         if wanted.pod_pids.is_some() {
             return Err(Error::PodPids);
         }
+        for (keeper, share) in [
+            (Keeper::System, &wanted.system),
+            (Keeper::Kube, &wanted.kube),
+        ] {
+            if share.enforced != Enforced::Nothing {
+                return Err(Error::ReservedSlice(keeper));
+            }
+        }
         tracing::warn!(
             "with the systemd cgroup driver only containers have weights and limits, not pods and their classes"
         );
         return Ok(None);
     }
+    wanted.quotas = options.host.quotas;
     wanted.enforce_pods &= is_real;
     if is_real {
         wanted.huge_pages = machine.hugepage_sizes();
+        wanted.memory = machine.memory;
     }
     match PodCgroups::new(&options.cgroup_root, wanted) {
         Ok(groups) => Ok(Some(groups)),

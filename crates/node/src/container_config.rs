@@ -152,8 +152,8 @@ pub(crate) fn sandbox(
                 .flatten()
                 .map(|s| (sysctls::dotted(&s.name), s.value.clone()))
                 .collect(),
-            overhead: Some(resources::overhead(pod)),
-            resources: Some(resources::sandbox_resources(pod)),
+            overhead: Some(resources::overhead(pod, ctx.options.host.quotas)),
+            resources: Some(resources::sandbox_resources(pod, ctx.options.host.quotas)),
         }),
         ..cri::PodSandboxConfig::default()
     })
@@ -266,15 +266,7 @@ pub(crate) async fn container(
     let mut annotations: HashMap<String, String> =
         parts.devices.annotations.clone().into_iter().collect();
     annotations.extend(container_annotations(pod, container, restart_count));
-    let machine = &ctx.machine;
-    let mut limits = resources::linux_resources(
-        pod,
-        role,
-        container,
-        machine.memory,
-        &machine.hugepage_sizes(),
-        machine.unified_cgroup,
-    );
+    let mut limits = resources::linux_resources(pod, role, container, &ctx.limit_rules());
     parts.devices.compute.apply(&mut limits);
     Ok(cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata {

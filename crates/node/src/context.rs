@@ -19,7 +19,7 @@ use davit_pods::env::NodeFacts;
 use davit_pods::objects::ObjectSource;
 use davit_pods::paths::Paths;
 use davit_pods::pod::PodExt;
-use davit_pods::resources::Qos;
+use davit_pods::resources::{LimitRules, Qos};
 use davit_podvolumes::Volumes;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
@@ -114,10 +114,24 @@ impl Context {
         let Some(groups) = &self.cgroups else {
             return Ok(());
         };
-        if Qos::of(pod) == Qos::Burstable {
+        if Qos::of(pod) == Qos::Burstable || groups.keeps_memory() {
             groups.weigh(self.pods.active_pods().iter().map(|pod| &**pod))?;
         }
         groups.ensure(pod, self.is_unthrottled(pod))
+    }
+
+    /// What limits of containers follow from, beside the pod.
+    pub(crate) fn limit_rules(&self) -> LimitRules {
+        let (machine, host) = (&self.machine, &self.options.host);
+        LimitRules {
+            memory: machine.memory,
+            swap: machine.swap,
+            swapping: machine.counts_swap.then_some(host.swap),
+            hugepage_sizes: machine.hugepage_sizes(),
+            unified: machine.unified_cgroup,
+            single_kill: host.single_process_oom_kill.unwrap_or(false),
+            quotas: host.quotas,
+        }
     }
 
     /// Whether a container of the pod has CPUs to itself, and therefore no quota.
@@ -150,14 +164,7 @@ impl Context {
 
     /// What events about this node refer to. The kubelet puts the node's name in the place of its UID.
     pub(crate) fn node_reference(&self) -> ObjectReference {
-        let name = Some(self.options.node_name.clone());
-        ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Node".to_owned()),
-            uid: name.clone(),
-            name,
-            ..ObjectReference::default()
-        }
+        node_reference(&self.options.node_name)
     }
 
     /// What the downward API may show to a pod with these addresses.
@@ -177,5 +184,17 @@ impl Context {
             allocatable: allocatable.unwrap_or_default(),
             labels: labels.unwrap_or_default(),
         }
+    }
+}
+
+/// What events about the node of this name refer to.
+pub(crate) fn node_reference(name: &str) -> ObjectReference {
+    let name = Some(name.to_owned());
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        uid: name.clone(),
+        name,
+        ..ObjectReference::default()
     }
 }

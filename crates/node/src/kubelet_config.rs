@@ -1,6 +1,7 @@
 //! `KubeletConfiguration` (kubelet.config.k8s.io/v1beta1): the fields this agent follows. Fields
 //! it knows but has not built, and fields nobody knows, are errors that say which of the two.
 
+mod host;
 mod not_built;
 mod reporting;
 mod reserved;
@@ -87,6 +88,10 @@ pub struct KubeletConfig {
     container_log_max_files: Option<usize>,
     container_log_max_size: Option<String>,
     container_runtime_endpoint: Option<String>,
+    #[serde(rename = "cpuCFSQuota")]
+    cpu_cfs_quota: Option<bool>,
+    #[serde(rename = "cpuCFSQuotaPeriod")]
+    cpu_cfs_quota_period: Option<String>,
     cpu_manager_policy: Option<String>,
     cpu_manager_policy_options: BTreeMap<String, String>,
     cpu_manager_reconcile_period: Option<String>,
@@ -101,6 +106,8 @@ pub struct KubeletConfig {
     eviction_pressure_transition_period: Option<String>,
     eviction_soft: BTreeMap<String, String>,
     eviction_soft_grace_period: BTreeMap<String, String>,
+    fail_cgroup_v1: Option<bool>,
+    fail_swap_on: Option<bool>,
     feature_gates: BTreeMap<String, bool>,
     healthz_bind_address: Option<String>,
     healthz_port: Option<u16>,
@@ -114,9 +121,12 @@ pub struct KubeletConfig {
     image_minimum_gc_age: Option<String>,
     image_pull_credentials_verification_policy: Option<String>,
     kube_reserved: BTreeMap<String, String>,
+    kube_reserved_cgroup: Option<String>,
     local_storage_capacity_isolation: Option<bool>,
+    max_open_files: Option<i64>,
     max_pods: Option<u32>,
     memory_manager_policy: Option<String>,
+    memory_swap: host::MemorySwap,
     merge_default_eviction_settings: Option<bool>,
     node_lease_duration_seconds: Option<i32>,
     node_status_max_images: Option<i32>,
@@ -124,13 +134,17 @@ pub struct KubeletConfig {
     node_status_update_frequency: Option<String>,
     #[serde(rename = "podCIDR")]
     pod_cidr: Option<String>,
+    #[serde(rename = "oomScoreAdj")]
+    oom_score_adj: Option<i32>,
     pod_logs_dir: Option<PathBuf>,
     pod_pids_limit: Option<i64>,
     pods_per_core: Option<i32>,
     port: Option<u16>,
     preloaded_images_verification_allowlist: Vec<String>,
+    protect_kernel_defaults: Option<bool>,
     #[serde(rename = "providerID")]
     provider_id: Option<String>,
+    qos_reserved: BTreeMap<String, String>,
     read_only_port: Option<u16>,
     register_node: Option<bool>,
     register_with_taints: Vec<Taint>,
@@ -145,10 +159,13 @@ pub struct KubeletConfig {
     shutdown_grace_period: Option<String>,
     shutdown_grace_period_by_pod_priority: Vec<PriorityGroup>,
     shutdown_grace_period_critical_pods: Option<String>,
+    #[serde(rename = "singleProcessOOMKill")]
+    single_process_oom_kill: Option<bool>,
     static_pod_path: Option<PathBuf>,
     streaming_connection_idle_timeout: Option<String>,
     volume_stats_agg_period: Option<String>,
     system_reserved: BTreeMap<String, String>,
+    system_reserved_cgroup: Option<String>,
     tls_cert_file: Option<PathBuf>,
     tls_private_key_file: Option<PathBuf>,
     topology_manager_policy: Option<String>,
@@ -283,6 +300,7 @@ impl KubeletConfig {
         options.taints.clone_from(&self.register_with_taints);
         self.serve(options)?;
         self.report(options)?;
+        options.host = self.host()?;
         options.eviction = self.eviction()?;
         options.image_gc = self.image_gc()?;
         options.image_verification = self.image_verification()?;

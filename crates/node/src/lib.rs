@@ -12,6 +12,7 @@ mod dial;
 mod dns;
 mod eviction;
 mod hooks;
+pub mod host_rules;
 pub mod kubelet_config;
 mod local_volumes;
 mod logs;

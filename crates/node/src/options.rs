@@ -4,6 +4,7 @@ use crate::access::AccessOptions;
 use crate::dns::ClusterDns;
 use crate::eviction;
 use crate::eviction::images::Policy as ImagePolicy;
+use crate::host_rules::HostRules;
 use crate::logs::LogRotation;
 use crate::network_abilities::NetworkAbilities;
 use crate::reporting::Reporting;
@@ -93,6 +94,8 @@ pub struct NodeOptions {
     pub cgroup_root: String,
     /// How cgroups are named, if the runtime does not say.
     pub cgroup_driver: CgroupDriver,
+    /// What is asked of the machine and of this process.
+    pub host: HostRules,
     /// The cgroups above containers; the agent leaves them alone without (they need root).
     pub cgroups: Option<CgroupOptions>,
     /// Whether the agent may mount (needs root).
@@ -183,6 +186,7 @@ impl NodeOptions {
             resolv_conf: PathBuf::from("/etc/resolv.conf"),
             cgroup_root: String::new(),
             cgroup_driver: CgroupDriver::default(),
+            host: HostRules::default(),
             cgroups: is_root.then(CgroupOptions::default),
             mounts: is_root,
             volume_plugin_dir: PathBuf::from(davit_flexvolume::DEFAULT_PLUGIN_DIR),

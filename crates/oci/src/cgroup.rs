@@ -263,6 +263,19 @@ impl Cgroup {
         &self.path
     }
 
+    /// The directories that are not there, in the hierarchies that limit CPU, memory, processes and huge pages.
+    #[must_use]
+    pub fn missing(&self) -> Vec<PathBuf> {
+        let limiting = ["cpu", "memory", "pids", "hugetlb"];
+        let mut dirs: Vec<PathBuf> = match self.hierarchies.is_unified() {
+            true => self.v2().into_iter().collect(),
+            false => limiting.iter().filter_map(|name| self.v1(name)).collect(),
+        };
+        dirs.retain(|dir| !dir.is_dir());
+        dirs.dedup();
+        dirs
+    }
+
     /// Makes the directories, with the parents they need, so that limits can be set and processes added.
     pub fn create(&self) -> Result<()> {
         for root in self.hierarchies.roots() {

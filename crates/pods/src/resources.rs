@@ -2,9 +2,14 @@
 //!
 //! Amounts are integers in the smallest unit the node works with: millicores for `cpu`, whole units otherwise.
 
+mod limits;
+
+pub use limits::{
+    CpuQuotas, LimitRules, SwapBehavior, linux_resources, overhead, sandbox_resources,
+};
+
 use crate::pod::{PodExt, Role};
 use davit_api::quantity::Quantity as Exact;
-use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
@@ -17,9 +22,6 @@ pub type Quantities = BTreeMap<String, Quantity>;
 
 const MIN_SHARES: i64 = 2;
 const MAX_SHARES: i64 = 262_144;
-/// The period of CPU quotas in microseconds.
-pub const QUOTA_PERIOD: i64 = 100_000;
-const MIN_QUOTA: i64 = 1000;
 
 /// A quantity rounded up to whole units; zero when it cannot be read (the API server refuses such values).
 pub fn value(quantity: &Quantity) -> i64 {
@@ -324,106 +326,22 @@ pub fn cpu_shares(milli: i64) -> i64 {
     }
 }
 
-/// CFS quota in microseconds for millicores, by a period of 100 ms; 0 = no limit.
-pub fn cpu_quota(milli: i64) -> i64 {
-    if milli == 0 {
-        0
-    } else {
-        (milli.saturating_mul(QUOTA_PERIOD) / 1000).max(MIN_QUOTA)
-    }
-}
-
-/// What a container's cgroup gets. `hugepage_sizes` are the sizes of the machine in bytes, `unified` whether cgroup v2
-/// is in use.
-pub fn linux_resources(
-    pod: &Pod,
-    role: Role,
-    container: &Container,
-    memory_capacity: i64,
-    hugepage_sizes: &[u64],
-    unified: bool,
-) -> cri::LinuxContainerResources {
-    let level = pod_level(pod);
-    let pod_limit = |name: &str| level.as_ref().and_then(|l| container_limit(l, name));
-    let cpu_request = container_request(container, "cpu");
-    let cpu_limit = container_limit(container, "cpu")
-        .or_else(|| pod_limit("cpu"))
-        .unwrap_or(0);
-    let mut out = cri::LinuxContainerResources {
-        cpu_period: QUOTA_PERIOD,
-        cpu_quota: cpu_quota(cpu_limit),
-        cpu_shares: cpu_shares(cpu_request.unwrap_or(0)),
-        memory_limit_in_bytes: container_limit(container, "memory")
-            .or_else(|| pod_limit("memory"))
-            .unwrap_or(0),
-        oom_score_adj: oom_score_adj(pod, role, container, memory_capacity),
-        ..cri::LinuxContainerResources::default()
-    };
-    for size in hugepage_sizes {
-        let name = hugepage_resource(*size);
-        let limit = container_limit(container, &name)
-            .or_else(|| pod_limit(&name))
-            .unwrap_or(0);
-        out.hugepage_limits.push(cri::HugepageLimit {
-            page_size: hugepage_size_text(*size),
-            limit: u64::try_from(limit).unwrap_or(0),
-        });
-    }
-    if unified && role != Role::Ephemeral {
-        out.unified
-            .insert("memory.oom.group".to_owned(), "1".to_owned());
-    }
-    out
-}
-
-/// What a pod's overhead (of its runtime class) is to the runtime.
-pub fn overhead(pod: &Pod) -> cri::LinuxContainerResources {
-    let overhead = pod.pod_spec().overhead.as_ref();
-    let get = |name: &str| {
-        let quantity = overhead.and_then(|list| list.get(name));
-        quantity.map(|q| amount(name, q)).unwrap_or_default()
-    };
-    match overhead {
-        None => cri::LinuxContainerResources::default(),
-        Some(_) => plain_resources(get("cpu"), get("cpu"), get("memory")),
-    }
-}
-
-/// What all containers of a pod are given together, without the overhead: for runtimes that set up a machine a pod.
-pub fn sandbox_resources(pod: &Pod) -> cri::LinuxContainerResources {
-    let mut bare = pod.clone();
-    if let Some(spec) = &mut bare.spec {
-        spec.overhead = None;
-    }
-    let requests = pod_requests(&bare);
-    let limits = pod_limits(&bare);
-    let get = |list: &Amounts, name: &str| list.get(name).copied().unwrap_or_default();
-    plain_resources(
-        get(&requests, "cpu"),
-        get(&limits, "cpu"),
-        get(&limits, "memory"),
-    )
-}
-
-fn plain_resources(cpu_request: i64, cpu_limit: i64, memory: i64) -> cri::LinuxContainerResources {
-    let shares_of = if cpu_request == 0 {
-        cpu_limit
-    } else {
-        cpu_request
-    };
-    cri::LinuxContainerResources {
-        cpu_period: QUOTA_PERIOD,
-        cpu_quota: cpu_quota(cpu_limit),
-        cpu_shares: cpu_shares(shares_of),
-        memory_limit_in_bytes: memory,
-        ..cri::LinuxContainerResources::default()
-    }
+/// Whether a pod is one that the node needs: static ones, and those of the two highest priorities.
+pub fn is_critical(pod: &Pod) -> bool {
+    const CRITICAL: i32 = 2_000_000_000;
+    pod.is_static() || pod.is_mirror() || pod.pod_spec().priority.unwrap_or(0) >= CRITICAL
 }
 
 /// Resource name of a huge page size in bytes (`hugepages-2Mi`).
 pub fn hugepage_resource(size: u64) -> String {
     let (n, unit) = binary_unit(size);
     format!("hugepages-{n}{unit}i")
+}
+
+/// The size in bytes that a resource of huge pages is named after.
+pub fn hugepage_size_of(resource: &str) -> Option<u64> {
+    let size = resource.strip_prefix("hugepages-")?.parse::<Exact>();
+    u64::try_from(size.ok()?.value()).ok()
 }
 
 /// The runtime's name of a huge page size (`2MB`).
@@ -479,20 +397,6 @@ mod tests {
         pod.spec.get_or_insert_default().resources =
             Some(serde_json::from_value(json!({"requests": {"cpu": "5"}})).unwrap());
         assert_eq!(pod_holdings(&pod)["cpu"], 5250);
-    }
-
-    #[test]
-    fn what_the_sandbox_is_told() {
-        let pod = pod(json!({
-            "overhead": {"cpu": "250m", "memory": "10Mi"},
-            "containers": [c("a", "1", "100Mi"), {"name": "b", "resources": {"requests": {"cpu": "500m"}}}],
-        }));
-        let own = overhead(&pod);
-        assert_eq!((own.cpu_shares, own.cpu_quota), (256, 25_000));
-        assert_eq!(own.memory_limit_in_bytes, 10 << 20);
-        let all = sandbox_resources(&pod);
-        assert_eq!((all.cpu_shares, all.cpu_quota), (1536, 100_000));
-        assert_eq!(all.memory_limit_in_bytes, 100 << 20);
     }
 
     #[test]
@@ -558,8 +462,8 @@ mod tests {
         assert_eq!(oom_score_adj(&p, Role::Main, container, 1 << 30), 3);
         assert_eq!(cpu_shares(0), 2);
         assert_eq!(cpu_shares(250), 256);
-        assert_eq!(cpu_quota(5), 1000);
-        assert_eq!(cpu_quota(1500), 150_000);
+        assert_eq!(hugepage_size_of("hugepages-2Mi"), Some(2 << 20));
+        assert_eq!(hugepage_size_of("memory"), None);
         assert_eq!(hugepage_resource(2 << 20), "hugepages-2Mi");
         assert_eq!(hugepage_size_text(1 << 30), "1GB");
         assert_eq!(hugepage_resource(64 << 10), "hugepages-64Ki");

@@ -5,8 +5,8 @@
 
 use davit_oci::cgroup::Limits;
 use davit_pods::resources::{
-    Amounts, QUOTA_PERIOD, Qos, cpu_quota, cpu_shares, hugepage_resource, hugepage_size_text,
-    pod_limit, pod_limits, pod_requests,
+    Amounts, CpuQuotas, Qos, cpu_shares, hugepage_resource, hugepage_size_text, pod_limit,
+    pod_limits, pod_requests,
 };
 use k8s_openapi::api::core::v1::Pod;
 
@@ -19,14 +19,14 @@ fn shares(milli: i64) -> Option<u64> {
 
 /// The limits of a pod as a whole. `unthrottled`: a container has CPUs to itself, and nobody takes time on them away.
 /// `pids`: how many processes and threads it may have.
-pub(super) fn of_pod(pod: &Pod, unthrottled: bool, pids: Option<i64>) -> Limits {
+pub(super) fn of_pod(pod: &Pod, unthrottled: bool, pids: Option<i64>, quotas: CpuQuotas) -> Limits {
     let requested = pod_requests(pod).get("cpu").copied().unwrap_or(0);
     let best_effort = Qos::of(pod) == Qos::BestEffort;
-    let quota = pod_limit(pod, "cpu").filter(|_| !unthrottled);
+    let quota = pod_limit(pod, "cpu").filter(|_| quotas.enforced && !unthrottled);
     Limits {
         cpu_shares: shares(if best_effort { 0 } else { requested }),
-        cpu_quota: Some(quota.map_or(NONE, cpu_quota)),
-        cpu_period: Some(QUOTA_PERIOD.cast_unsigned()),
+        cpu_quota: Some(quota.map_or(NONE, |milli| quotas.of(milli))),
+        cpu_period: Some(quotas.period.cast_unsigned()),
         memory: Some(pod_limit(pod, "memory").unwrap_or(NONE)),
         pids,
         ..Limits::default()
@@ -77,6 +77,32 @@ pub(super) fn of_best_effort() -> Limits {
     }
 }
 
+/// What burstable pods and those that request nothing may have of this much memory, where `percent` of what others request is
+/// kept for those (`qosReserved`).
+pub(super) fn of_classes<'a>(
+    memory: i64,
+    percent: i64,
+    pods: impl Iterator<Item = &'a Pod>,
+) -> [Limits; 2] {
+    let (mut guaranteed, mut burstable) = (0_i64, 0_i64);
+    for pod in pods {
+        let requested = pod_requests(pod).get("memory").copied().unwrap_or(0);
+        match Qos::of(pod) {
+            Qos::Guaranteed => guaranteed += requested,
+            Qos::Burstable => burstable += requested,
+            Qos::BestEffort => {}
+        }
+    }
+    let kept = |requested: i64| requested.saturating_mul(percent) / 100;
+    let burstable_limit = memory - kept(guaranteed);
+    let best_effort_limit = burstable_limit - kept(burstable);
+    [burstable_limit, best_effort_limit].map(|bytes| Limits {
+        // none at all is no limit to the kernel's files
+        memory: Some(bytes.max(1)),
+        ..Limits::default()
+    })
+}
+
 /// What all pods may use together: the machine, less what is reserved for the system.
 pub(super) fn of_all_pods(cpus: i64, memory: i64, reserved: &Amounts) -> Limits {
     let left = |name: &str, all: i64| (all - reserved.get(name).copied().unwrap_or(0)).max(0);
@@ -100,6 +126,10 @@ mod tests {
         json!({"name": "c", "resources": {"requests": requests, "limits": limits}})
     }
 
+    fn whole(pod: &Pod, unthrottled: bool, pids: Option<i64>) -> Limits {
+        of_pod(pod, unthrottled, pids, CpuQuotas::default())
+    }
+
     fn shape(limits: &Limits) -> (u64, i64, i64) {
         let of = |n: Option<i64>| n.unwrap_or(0);
         (
@@ -116,19 +146,19 @@ mod tests {
         let none = json!({"name": "d"});
         let all_limited = pod(&json!({"containers": [one, one]}));
         assert_eq!(
-            shape(&of_pod(&all_limited, false, None)),
+            shape(&whole(&all_limited, false, None)),
             (1024, 100_000, 128 << 20)
         );
         assert_eq!(
-            shape(&of_pod(&all_limited, true, None)),
+            shape(&whole(&all_limited, true, None)),
             (1024, -1, 128 << 20)
         );
         let partly = pod(&json!({"containers": [one, none]}));
-        assert_eq!(shape(&of_pod(&partly, false, None)), (512, -1, -1));
+        assert_eq!(shape(&whole(&partly, false, None)), (512, -1, -1));
         let open_init = pod(&json!({"containers": [one], "initContainers": [none]}));
-        assert_eq!(shape(&of_pod(&open_init, false, None)), (512, -1, -1));
+        assert_eq!(shape(&whole(&open_init, false, None)), (512, -1, -1));
         let nothing = pod(&json!({"containers": [none]}));
-        assert_eq!(shape(&of_pod(&nothing, false, None)), (2, -1, -1));
+        assert_eq!(shape(&whole(&nothing, false, None)), (2, -1, -1));
     }
 
     #[test]
@@ -137,8 +167,8 @@ mod tests {
             "containers": [{"name": "a"}, {"name": "b"}],
             "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}},
         }));
-        assert_eq!(shape(&of_pod(&p, false, Some(100))), (1024, -1, 1 << 30));
-        assert_eq!(of_pod(&p, false, Some(100)).pids, Some(100));
+        assert_eq!(shape(&whole(&p, false, Some(100))), (1024, -1, 1 << 30));
+        assert_eq!(whole(&p, false, Some(100)).pids, Some(100));
     }
 
     #[test]
@@ -156,7 +186,7 @@ mod tests {
             "containers": [container(&both, &both)],
             "overhead": {"cpu": "500m", "memory": "64Mi"},
         }));
-        assert_eq!(shape(&of_pod(&p, false, None)), (1024, 100_000, 128 << 20));
+        assert_eq!(shape(&whole(&p, false, None)), (1024, 100_000, 128 << 20));
     }
 
     #[test]
@@ -169,6 +199,40 @@ mod tests {
         };
         let both = either(&of(2, 50_000, -1), &of(512, 20_000, 1 << 20));
         assert_eq!(shape(&both), (512, 50_000, -1));
+    }
+
+    #[test]
+    fn quotas_by_another_period_or_none() {
+        let both = json!({"cpu": "500m"});
+        let p = pod(&json!({"containers": [container(&both, &both)]}));
+        let quotas = CpuQuotas {
+            enforced: true,
+            period: 10_000,
+        };
+        let limits = of_pod(&p, false, None, quotas);
+        assert_eq!(
+            (limits.cpu_quota, limits.cpu_period),
+            (Some(5000), Some(10_000))
+        );
+        let none = CpuQuotas {
+            enforced: false,
+            ..quotas
+        };
+        assert_eq!(of_pod(&p, false, None, none).cpu_quota, Some(-1));
+    }
+
+    #[test]
+    fn memory_is_kept_for_those_who_asked_for_it() {
+        let gib = |n: i64| json!({"memory": format!("{n}Gi"), "cpu": "1"});
+        let pods = [
+            pod(&json!({"containers": [container(&gib(2), &gib(2))]})),
+            pod(&json!({"containers": [container(&gib(1), &gib(2))]})),
+            pod(&json!({"containers": [{"name": "x"}]})),
+        ];
+        let memory = |percent| of_classes(8 << 30, percent, pods.iter()).map(|l| l.memory.unwrap());
+        assert_eq!(memory(100), [6 << 30, 5 << 30]);
+        assert_eq!(memory(50), [7 << 30, (7 << 30) - (1 << 29)]);
+        assert_eq!(memory(0), [8 << 30, 8 << 30]);
     }
 
     #[test]

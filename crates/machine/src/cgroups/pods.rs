@@ -1,8 +1,8 @@
 //! The cgroups above containers: all pods, the classes of service, each pod.
 
-use super::{CgroupDriver, limits};
+use super::{CgroupDriver, Keeper, ReservedError, ReservedShare, limits};
 use davit_oci::cgroup::{Cgroup, Error, Hierarchies, Limits};
-use davit_pods::resources::{Amounts, Qos};
+use davit_pods::resources::{Amounts, CpuQuotas, Qos};
 use k8s_openapi::api::core::v1::Pod;
 use std::time::Duration;
 
@@ -14,8 +14,16 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct CgroupOptions {
     /// Whether all pods together are held to what the system leaves (`enforceNodeAllocatable`).
     pub enforce_pods: bool,
-    /// What the system is left, by resource name (`systemReserved`, `kubeReserved`).
-    pub reserved: Amounts,
+    /// What the system is left (`systemReserved`).
+    pub system: ReservedShare,
+    /// What the node agent is left (`kubeReserved`).
+    pub kube: ReservedShare,
+    /// How many hundredths of the memory that pods of better classes request others may not have (`qosReserved`).
+    pub qos_reserved: Option<i64>,
+    /// The machine's memory in bytes; 0 where that is not to be counted on.
+    pub memory: i64,
+    /// How limits of CPU become quotas.
+    pub quotas: CpuQuotas,
     /// Processes and threads a pod may have (`podPidsLimit`).
     pub pod_pids: Option<i64>,
     /// Sizes of the machine's huge pages in bytes.
@@ -26,10 +34,26 @@ impl Default for CgroupOptions {
     fn default() -> Self {
         Self {
             enforce_pods: true,
-            reserved: Amounts::new(),
+            system: ReservedShare::default(),
+            kube: ReservedShare::default(),
+            qos_reserved: None,
+            memory: 0,
+            quotas: CpuQuotas::default(),
             pod_pids: None,
             huge_pages: Vec::new(),
         }
+    }
+}
+
+impl CgroupOptions {
+    /// What pods may not have, by resource name.
+    #[must_use]
+    pub fn reserved(&self) -> Amounts {
+        let mut both = self.system.amounts.clone();
+        for (name, amount) in &self.kube.amounts {
+            *both.entry(name.clone()).or_default() += amount;
+        }
+        both
     }
 }
 
@@ -78,7 +102,7 @@ impl PodCgroups {
         let all = self.group(Qos::Guaranteed, None);
         all.create()?;
         if self.options.enforce_pods {
-            all.apply(&limits::of_all_pods(cpus, memory, &self.options.reserved))?;
+            all.apply(&limits::of_all_pods(cpus, memory, &self.options.reserved()))?;
         }
         Self::set(
             &self.group(Qos::BestEffort, None),
@@ -87,13 +111,50 @@ impl PodCgroups {
         self.group(Qos::Burstable, None).create()
     }
 
-    /// Gives the burstable pods together the weight of their requests.
+    /// Holds the system's and the agent's cgroups to what is kept for them, where they are to be; those that are.
     ///
     /// # Errors
-    /// The group cannot be made or limited.
-    pub fn weigh<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Result<(), Error> {
-        let weight = limits::of_burstable(pods);
-        Self::set(&self.group(Qos::Burstable, None), &weight)
+    /// One of them is not there, or cannot be limited.
+    pub fn enforce_reserved(&self) -> Result<Vec<(Keeper, &str)>, ReservedError> {
+        let mut held = Vec::new();
+        for (keeper, share) in [
+            (Keeper::System, &self.options.system),
+            (Keeper::Kube, &self.options.kube),
+        ] {
+            if share.enforce(&self.hierarchies, keeper)? {
+                held.push((keeper, share.cgroup.as_str()));
+            }
+        }
+        Ok(held)
+    }
+
+    /// Gives the burstable pods together the weight of their requests, and leaves them and those that request nothing the memory
+    /// that is not kept for others.
+    ///
+    /// # Errors
+    /// A group cannot be made or limited.
+    pub fn weigh<'a>(&self, pods: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Error> {
+        let weight = limits::of_burstable(pods.clone());
+        Self::set(&self.group(Qos::Burstable, None), &weight)?;
+        let (Some(percent), true) = (self.options.qos_reserved, self.options.memory > 0) else {
+            return Ok(());
+        };
+        let reserved = self.options.reserved();
+        let memory = self.options.memory - reserved.get("memory").copied().unwrap_or(0);
+        let [burstable, best_effort] = limits::of_classes(memory, percent, pods);
+        for (class, limits) in [(Qos::Burstable, burstable), (Qos::BestEffort, best_effort)] {
+            // More is in use than they may have: nobody else is to suffer from that.
+            if let Err(error) = Self::set(&self.group(class, None), &limits) {
+                tracing::warn!(%error, class = class.as_str(), "memory is not kept for pods of better classes");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether classes of pods are held to memory that depends on what the others request.
+    #[must_use]
+    pub fn keeps_memory(&self) -> bool {
+        self.options.qos_reserved.is_some()
     }
 
     /// Makes a pod's group, or brings its limits to what the pod has now. `unthrottled` as a container of it has CPUs
@@ -117,7 +178,7 @@ impl PodCgroups {
     fn limits(&self, pod: &Pod, unthrottled: bool) -> Limits {
         Limits {
             hugepages: limits::huge_pages(pod, &self.options.huge_pages),
-            ..limits::of_pod(pod, unthrottled, self.options.pod_pids)
+            ..limits::of_pod(pod, unthrottled, self.options.pod_pids, self.options.quotas)
         }
     }
 

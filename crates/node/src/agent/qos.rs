@@ -1,13 +1,34 @@
 //! Keeps the cgroups of all pods and of the classes of service what they should be.
 
-use crate::context::Context;
+use crate::context::{Context, node_reference};
+use davit_client::EventRecorder;
 use davit_containermanager::ActivePods;
+use davit_machine::{PodCgroups, ReservedError};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// How often the weights are set although no pod came: others may have written to the cgroups.
 const PERIOD: Duration = Duration::from_secs(60);
+
+/// Holds the cgroups of the system and of the agent to what is kept for them, and says so on the node.
+///
+/// # Errors
+/// One of them is not there, or cannot be limited.
+pub(super) fn enforce_reserved(
+    groups: &PodCgroups,
+    node: &str,
+    recorder: &EventRecorder,
+) -> Result<(), ReservedError> {
+    for (keeper, cgroup) in groups.enforce_reserved()? {
+        let text = format!(
+            "Updated limits on {} cgroup {cgroup}",
+            keeper.to_string().to_lowercase()
+        );
+        recorder.normal(&node_reference(node), "NodeAllocatableEnforced", text);
+    }
+    Ok(())
+}
 
 /// Looks every minute until `cancel`, and says once on the node how limiting all pods went.
 pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {

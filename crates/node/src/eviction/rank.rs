@@ -36,11 +36,8 @@ pub(crate) struct Candidate {
     pub processes: Option<i64>,
 }
 
-/// Whether a pod may not be evicted: static, or of a system priority.
-#[must_use]
-pub(crate) fn is_critical(pod: &Pod) -> bool {
-    pod.is_static() || pod.is_mirror() || pod.pod_spec().priority.unwrap_or(0) >= CRITICAL
-}
+/// Whether a pod may not be evicted.
+pub(crate) use davit_pods::resources::is_critical;
 
 impl Candidate {
     fn sum(&self, of: impl Fn(&Usage) -> i64) -> Option<i64> {

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::access::Authorize;
+use crate::host_rules::HostRules;
+use davit_machine::Enforced;
 use davit_pods::resources::Amounts;
+use davit_pods::resources::SwapBehavior;
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
@@ -79,7 +82,6 @@ fn numbers_that_say_what_happens_anyway() {
         "kubeAPIBurst",
         "registryPullQPS",
         "registryBurst",
-        "oomScoreAdj",
     ];
     let read = |text: &str| KubeletConfig::parse(&format!("{HEAD}{text}\n"), Map::new());
     for field in zero {
@@ -245,6 +247,40 @@ fn what_is_answered_and_how_the_node_is_kept() {
 }
 
 #[test]
+fn what_is_asked_of_the_machine() {
+    let of = |text: &str| options(&format!("{HEAD}{text}\n")).map(|o| o.host);
+    assert_eq!(of("").unwrap(), HostRules::default());
+    let text = "failSwapOn: true
+failCgroupV1: true
+protectKernelDefaults: true
+oomScoreAdj: -5
+maxOpenFiles: 2000
+memorySwap: {swapBehavior: LimitedSwap}
+cpuCFSQuota: false
+cpuCFSQuotaPeriod: 5ms
+singleProcessOOMKill: true";
+    let host = of(text).unwrap();
+    assert!(host.fail_swap_on && host.fail_cgroup_v1 && host.protect_kernel_defaults);
+    assert_eq!((host.oom_score, host.open_files), (Some(-5), Some(2000)));
+    assert_eq!(host.swap, SwapBehavior::LimitedSwap);
+    assert!(!host.quotas.enforced && host.quotas.period == 5000);
+    assert_eq!(host.single_process_oom_kill, Some(true));
+    for (wrong, why) in [
+        ("oomScoreAdj: 1001", "between -1000 and 1000"),
+        ("maxOpenFiles: -1", "negative"),
+        (
+            "memorySwap: {swapBehavior: UnlimitedSwap}",
+            "must be one of",
+        ),
+        ("cpuCFSQuotaPeriod: 2s", "between 1ms and 1s"),
+        ("cpuCFSQuotaPeriod: 0s", "between 1ms and 1s"),
+    ] {
+        let error = of(wrong).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+#[test]
 fn idle_sessions_and_profiles_by_default() {
     let of = |text: &str| options(&format!("{HEAD}{text}")).unwrap();
     let hours = |hours: u64| Duration::from_secs(hours * 3600);
@@ -288,8 +324,8 @@ fn what_is_unknown_or_not_built_is_refused() {
         "kubelet configuration: strict decoding error: unknown field \"noSuchField\""
     );
     assert_eq!(
-        refused("oomScoreAdj: -5\n"),
-        "kubelet configuration: oomScoreAdj is not built in davit yet (docs/status.md); leave it out"
+        refused("kubeletCgroups: /x\n"),
+        "kubelet configuration: kubeletCgroups is not built in davit yet (docs/status.md); leave it out"
     );
     assert!(refused("cpuManagerPolicy: best\n").contains("unknown policy: \"best\""));
     assert!(refused("topologyManagerScope: node\n").contains("unknown scope: \"node\""));
@@ -364,7 +400,21 @@ fn pods_as_a_whole_are_limited() {
     let why = |text: &str| of(text).unwrap_err().to_string();
     assert!(of("podPidsLimit: -1").is_ok());
     for (text, wrong) in [
-        ("enforceNodeAllocatable: [pods, kube-reserved]", "not built"),
+        (
+            "enforceNodeAllocatable: [pods, kube-reserved]",
+            "needs kubeReservedCgroup",
+        ),
+        (
+            "enforceNodeAllocatable: [system-reserved, system-reserved-compressible]\nsystemReservedCgroup: /s",
+            "beside its other form",
+        ),
+        ("enforceNodeAllocatable: [pods, pods]", "named twice"),
+        (
+            "reservedSystemCPUs: \"0\"\nkubeReservedCgroup: /k",
+            "cannot be used",
+        ),
+        ("qosReserved: {cpu: 50%}", "cannot reserve \"cpu\""),
+        ("qosReserved: {memory: 101%}", "no percentage"),
         ("enforceNodeAllocatable: [none, pods]", "none stands alone"),
         ("enforceNodeAllocatable: [all]", "unknown value \"all\""),
     ] {
@@ -383,10 +433,25 @@ fn pods_as_a_whole_are_limited() {
     assert!(groups.enforce_pods);
     let kept = [("memory".to_owned(), 1 << 30), ("cpu".to_owned(), 500)];
     assert_eq!(
-        groups.reserved,
+        groups.reserved(),
         Amounts::from(kept),
         "eviction is not reserved"
     );
     let none = of("enforceNodeAllocatable: [none]").unwrap().unwrap();
     assert!(!none.enforce_pods);
+    let text = "enforceNodeAllocatable: [kube-reserved, system-reserved-compressible]
+kubeReserved: {cpu: 100m, pid: '500'}
+systemReserved: {cpu: 200m}
+kubeReservedCgroup: /kube
+systemReservedCgroup: /system
+qosReserved: {memory: 50%}";
+    let both = of(text).unwrap().unwrap();
+    assert_eq!(both.kube.enforced, Enforced::All);
+    assert_eq!(both.kube.cgroup, "/kube");
+    assert_eq!(both.kube.amounts["pid"], 500);
+    assert_eq!(both.system.enforced, Enforced::Compressible);
+    assert_eq!(both.reserved()["cpu"], 300);
+    assert_eq!(both.qos_reserved, None, "its gate is off");
+    let gate = format!("{text}\nfeatureGates: {{QOSReserved: true}}");
+    assert_eq!(of(&gate).unwrap().unwrap().qos_reserved, Some(50));
 }

@@ -15,7 +15,7 @@ use davit_cadvisor::{
 use davit_oci::cgroup::{self, Breakdown, DeviceTraffic};
 use davit_oci::runtime::SandboxTraffic;
 use davit_pods::pod::PodExt;
-use davit_pods::resources::{container_limit, container_request, cpu_quota, cpu_shares};
+use davit_pods::resources::{CpuQuotas, container_limit, container_request, cpu_shares};
 use davit_podvolumes::file_system;
 use davit_streaming::Body;
 use http::{Response, StatusCode};
@@ -184,7 +184,7 @@ fn container(
         },
         tasks: now.map(|now| now.processes),
         oom_kills: group.as_ref().map(cgroup::Cgroup::oom_kills),
-        spec: spec.map(|(_, container)| limits(&container, now)),
+        spec: spec.map(|(_, container)| limits(&container, now, ctx.options.host.quotas)),
         disk_traffic: group
             .as_ref()
             .map(|group| by_name(group.disk_traffic()))
@@ -198,11 +198,12 @@ fn container(
 }
 
 /// The kernel rounds limits of memory down to pages, and they are changed in place: what it has counts where it tells.
-fn limits(container: &Container, now: Option<cgroup::Usage>) -> Spec {
+fn limits(container: &Container, now: Option<cgroup::Usage>, quotas: CpuQuotas) -> Spec {
     let kernels = now.map(|now| now.memory_limit.and_then(|limit| i64::try_from(limit).ok()));
     Spec {
         shares: cpu_shares(container_request(container, "cpu").unwrap_or(0)),
-        quota: cpu_quota(container_limit(container, "cpu").unwrap_or(0)),
+        quota: quotas.of(container_limit(container, "cpu").unwrap_or(0)),
+        period: quotas.period,
         memory: kernels
             .unwrap_or_else(|| container_limit(container, "memory"))
             .unwrap_or(0),

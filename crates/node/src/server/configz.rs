@@ -2,14 +2,14 @@
 //! the key `kubeletconfig`, as monitors and checkers of nodes read it.
 //!
 //! What is shown can be given back as a configuration file, which then says the same. What cannot be set has the value that says
-//! what happens anyway. `kubeReserved` and `systemReserved` are known as their sum only and stand under `systemReserved`; the
-//! authority of clients is the agent's own copy of it.
+//! what happens anyway. The authority of clients is the agent's own copy of it.
 
 use super::tls::CLIENT_CA;
 use crate::access::Authorize;
 use crate::context::Context;
 use crate::kubelet_config::fixed;
 use crate::options::NodeOptions;
+use davit_machine::Enforced;
 use davit_podimages::Verification;
 use davit_pods::durations;
 use davit_streaming::Body;
@@ -68,7 +68,6 @@ fn configuration(options: &NodeOptions) -> Value {
         "maxPods": options.max_pods,
         "podsPerCore": options.pods_per_core.unwrap_or(0),
         "podPidsLimit": options.cgroups.as_ref().and_then(|c| c.pod_pids).unwrap_or(-1),
-        "enforceNodeAllocatable": enforced(options),
         "seccompDefault": options.seccomp_default,
         "streamingConnectionIdleTimeout": shown(options.session_idle),
         "volumeStatsAggPeriod": options.volume_stats_period.map_or_else(|| "-1s".to_owned(), shown),
@@ -79,7 +78,6 @@ fn configuration(options: &NodeOptions) -> Value {
         "imageGCLowThresholdPercent": options.image_gc.low,
         "imageMinimumGCAge": shown(options.image_gc.min_age),
         "imageMaximumGCAge": shown(options.image_gc.max_age),
-        "systemReserved": reserved(options),
         "registerWithTaints": options.taints,
     });
     if let Some([certificate, key]) = &options.serving_files {
@@ -90,6 +88,8 @@ fn configuration(options: &NodeOptions) -> Value {
         config["staticPodPath"] = json!(path);
     }
     reporting(options, &mut config);
+    reserved(options, &mut config);
+    host(options, &mut config);
     eviction(options, &mut config);
     shutdown(options, &mut config);
     verification(options, &mut config);
@@ -101,15 +101,66 @@ fn configuration(options: &NodeOptions) -> Value {
     config
 }
 
-/// What the system is left, by resource name.
-fn reserved(options: &NodeOptions) -> BTreeMap<&str, String> {
-    let groups = options.cgroups.iter();
-    let amounts = groups.flat_map(|groups| &groups.reserved);
-    let shown = amounts.map(|(name, amount)| match name.as_str() {
-        "cpu" => ("cpu", format!("{amount}m")),
-        name => (name, amount.to_string()),
-    });
-    shown.collect()
+/// What the system and the agent are left, and which of them is held to it.
+fn reserved(options: &NodeOptions, config: &mut Value) {
+    let Some(groups) = &options.cgroups else {
+        config["enforceNodeAllocatable"] = json!(["none"]);
+        return;
+    };
+    let mut enforced = Vec::new();
+    if groups.enforce_pods {
+        enforced.push("pods".to_owned());
+    }
+    for (name, short, share) in [
+        ("systemReserved", "system-reserved", &groups.system),
+        ("kubeReserved", "kube-reserved", &groups.kube),
+    ] {
+        let shown = share
+            .amounts
+            .iter()
+            .map(|(name, amount)| match name.as_str() {
+                "cpu" => ("cpu", format!("{amount}m")),
+                name => (name, amount.to_string()),
+            });
+        config[name] = json!(shown.collect::<BTreeMap<_, _>>());
+        if !share.cgroup.is_empty() {
+            config[format!("{name}Cgroup")] = json!(share.cgroup);
+        }
+        match share.enforced {
+            Enforced::Nothing => {}
+            Enforced::Compressible => enforced.push(format!("{short}-compressible")),
+            Enforced::All => enforced.push(short.to_owned()),
+        }
+    }
+    // so the kubelet writes that nobody is held
+    if enforced.is_empty() {
+        enforced.push("none".to_owned());
+    }
+    config["enforceNodeAllocatable"] = json!(enforced);
+    if let Some(percent) = groups.qos_reserved {
+        config["qosReserved"] = json!({ "memory": format!("{percent}%") });
+    }
+}
+
+/// What is asked of the machine and of the process.
+fn host(options: &NodeOptions, config: &mut Value) {
+    let host = &options.host;
+    config["failSwapOn"] = json!(host.fail_swap_on);
+    config["failCgroupV1"] = json!(host.fail_cgroup_v1);
+    config["protectKernelDefaults"] = json!(host.protect_kernel_defaults);
+    config["memorySwap"] = json!({ "swapBehavior": host.swap.as_str() });
+    config["cpuCFSQuota"] = json!(host.quotas.enforced);
+    let period = u64::try_from(host.quotas.period).unwrap_or(0);
+    config["cpuCFSQuotaPeriod"] = json!(shown(Duration::from_micros(period)));
+    if let Some(score) = host.oom_score {
+        config["oomScoreAdj"] = json!(score);
+    }
+    if let Some(most) = host.open_files {
+        config["maxOpenFiles"] = json!(most);
+    }
+    if let Some(single) = host.single_process_oom_kill {
+        config["singleProcessOOMKill"] = json!(single);
+    }
 }
 
 /// How the Node object is made and kept.
@@ -182,14 +233,6 @@ fn verification(options: &NodeOptions, config: &mut Value) {
         Verification::Always => "AlwaysVerify",
     };
     config["imagePullCredentialsVerificationPolicy"] = json!(policy);
-}
-
-/// Which groups of processes are held to what they are left. `none` is how the kubelet writes that none is.
-fn enforced(options: &NodeOptions) -> [&'static str; 1] {
-    match &options.cgroups {
-        Some(groups) if groups.enforce_pods => ["pods"],
-        _ => ["none"],
-    }
 }
 
 /// The CPU, memory and topology managers.

@@ -9,7 +9,7 @@ use crate::resize::{
 use crate::runtime_state::{PodRuntime, State};
 use davit_pods::pod::Waiting;
 use davit_pods::pod::{PodExt, Role};
-use davit_pods::resources;
+use davit_pods::resources::{self, LimitRules};
 use davit_proto::cri::v1 as cri;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, ResourceRequirements};
@@ -410,15 +410,11 @@ impl Worker {
         container: &Container,
         step: &Step,
     ) -> Result<(), String> {
-        let machine = &self.ctx.machine;
-        let mut now = resources::linux_resources(
-            &self.pod,
-            role,
-            container,
-            machine.memory,
-            &[],
-            machine.unified_cgroup,
-        );
+        let rules = LimitRules {
+            hugepage_sizes: Vec::new(),
+            ..self.ctx.limit_rules()
+        };
+        let mut now = resources::linux_resources(&self.pod, role, container, &rules);
         let compute = self.ctx.devices.compute_options(&self.uid, &step.name);
         compute.apply(&mut now);
         let old = &step.from.size;
@@ -433,6 +429,8 @@ impl Worker {
             cpu_quota: now.cpu_quota,
             cpu_shares: now.cpu_shares,
             memory_limit_in_bytes: limit,
+            memory_swap_limit_in_bytes: now.memory_swap_limit_in_bytes,
+            unified: now.unified,
             ..cri::LinuxContainerResources::default()
         };
         let call = self
