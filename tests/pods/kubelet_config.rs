@@ -23,6 +23,14 @@ maxOpenFiles: 4000
 oomScoreAdj: 7
 featureGates: {QOSReserved: true}
 qosReserved: {memory: 50%}
+crashLoopBackOff: {maxContainerRestartPeriod: 1s}
+maxParallelImagePulls: 2
+registryPullQPS: 3
+eventRecordQPS: 20
+kubeAPIQPS: 50
+kubeAPIBurst: 60
+containerLogMaxWorkers: 2
+containerLogMonitorInterval: 3s
 kubeReserved: {cpu: 250m, memory: 3Gi}
 enforceNodeAllocatable: [pods, kube-reserved]
 ";
@@ -126,12 +134,18 @@ pub(crate) fn scenario() {
     let guaranteed = "resources: {limits: {cpu: 500m, memory: 64Mi}}";
     kube.create(&pod("sized", "Never", stay, guaranteed));
     kube.create(&pod("free", "Never", stay, ""));
+    kube.create(&pod("fails", "Always", "exit 1", ""));
     for name in ["sized", "free"] {
         kube.wait_ready(name);
     }
     told(&kube);
     answered(&kube, port);
     held(&kube, &groups);
+    // With the kubelet's own delays the fifth would be after two minutes and a half.
+    kube.eventually("it is started again each second", || {
+        let path = ".status.containerStatuses[0].restartCount";
+        kube.field("fails", path).parse().is_ok_and(|n: u32| n >= 5)
+    });
     kube.clean_up();
 }
 

@@ -75,6 +75,10 @@ pub const COORDINATED_LEADER_ELECTION: &str = "CoordinatedLeaderElection";
 
 /// Containers with CPUs of their own have no quota of CPU time.
 pub const UNTHROTTLED: &str = "DisableCPUQuotaWithExclusiveCPUs";
+/// How long containers that end again and again wait at most can be configured.
+pub const MOST_RESTART_DECAY: &str = "KubeletCrashLoopBackOffMax";
+/// Containers that end again and again wait for less.
+pub const LESS_RESTART_DECAY: &str = "ReduceDefaultCrashLoopBackOffDecay";
 /// The podresources API lists pods that may hold something, and no others.
 pub const LIST_ACTIVE: &str = "KubeletPodResourcesListUseActivePods";
 

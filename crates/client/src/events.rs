@@ -3,6 +3,7 @@
 //! Repetitions of an event raise its `count` instead of making a new object, and a source that floods one object is cut
 //! to 25 events and then one in five minutes, as client-go's correlator does.
 
+use crate::throttle::{RequestRate, Throttle};
 use davit_task::guard_async;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -69,6 +70,18 @@ impl EventRecorder {
         tasks: &mut JoinSet<()>,
         cancel: CancellationToken,
     ) -> Self {
+        Self::spawn_throttled(client, component, host, None, tasks, cancel)
+    }
+
+    /// The same, with so many events a second at most; what is more waits in the queue.
+    pub fn spawn_throttled(
+        client: kube::Client,
+        component: &str,
+        host: &str,
+        rate: Option<RequestRate>,
+        tasks: &mut JoinSet<()>,
+        cancel: CancellationToken,
+    ) -> Self {
         let (queue, notes) = mpsc::channel(QUEUE);
         let writer = Writer {
             client,
@@ -76,6 +89,7 @@ impl EventRecorder {
                 component: Some(component.to_owned()),
                 host: Some(host.to_owned()),
             },
+            throttle: rate.map(Throttle::new),
             known: HashMap::new(),
             allowance: HashMap::new(),
         };
@@ -158,6 +172,7 @@ struct Written {
 struct Writer {
     client: kube::Client,
     source: EventSource,
+    throttle: Option<Throttle>,
     known: HashMap<Note, Written>,
     allowance: HashMap<String, (f64, Instant)>,
 }
@@ -173,6 +188,13 @@ impl Writer {
             let Some(note) = note else { return };
             if !self.allow(&note.uid, Instant::now()) {
                 continue;
+            }
+            if let Some(throttle) = &self.throttle {
+                tokio::select! {
+                    biased;
+                    () = cancel.cancelled() => return,
+                    () = throttle.take() => {}
+                }
             }
             let writing = tokio::time::timeout(WRITE_DEADLINE, self.write(&note));
             let written = guard_async("client", "event-writer", &note.name, writing).await;

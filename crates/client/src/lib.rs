@@ -33,6 +33,7 @@ mod service_account;
 pub mod signing;
 pub mod slow_kinds;
 pub mod subject;
+mod throttle;
 
 pub use candidacy::{Candidacy, is_pinged};
 pub use connect::{
@@ -49,6 +50,7 @@ pub use pages::list_in_pages;
 pub use queue::{WorkQueue, register_queue_metrics};
 pub use reviews::{AccessAttributes, Reviewed, Reviews};
 pub use service_account::{AccountTokenError, ServiceAccounts};
+pub use throttle::{RequestRate, Throttle, throttled};
 
 /// What the API server said, for events, conditions and logs: the client's own error shows the whole Status besides.
 #[must_use]

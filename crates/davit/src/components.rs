@@ -430,6 +430,7 @@ async fn runtime(
     demo: bool,
     network: &Opened,
 ) -> Result<Arc<dyn Runtime>> {
+    let images = options.image_socket()?;
     Ok(match options.runtime()? {
         RuntimeKind::Embedded => {
             let mut embedded = EmbeddedOptions::new(paths::runtime_dir(data_dir));
@@ -446,7 +447,12 @@ async fn runtime(
         }
         RuntimeKind::Cri(socket) => {
             let remote = davit_oci::cri::Remote::connect(&socket).await;
-            Arc::new(remote.with_context(|| format!("container runtime at {}", socket.display()))?)
+            let remote =
+                remote.with_context(|| format!("container runtime at {}", socket.display()))?;
+            Arc::new(match images {
+                Some(socket) => remote.with_images(socket).await?,
+                None => remote,
+            })
         }
         RuntimeKind::None => Arc::new(Hollow::default()),
     })

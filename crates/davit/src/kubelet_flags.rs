@@ -106,6 +106,30 @@ pub(crate) struct KubeletFlags {
     /// Sysctls beyond the safe ones that pods may set, and beginnings of such with a `*`: kernel.msg*,net.core.somaxconn
     #[arg(long, value_name = "SYSCTL,...", value_delimiter = ',')]
     allowed_unsafe_sysctls: Vec<String>,
+    /// Pull one image after the other [default: false]
+    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    serialize_image_pulls: Option<bool>,
+    /// How many images are pulled a second [default: no limit]
+    #[arg(long, value_name = "N")]
+    registry_qps: Option<i64>,
+    /// How many at once, within that
+    #[arg(long, value_name = "N")]
+    registry_burst: Option<i64>,
+    /// How many events are written a second [default: no limit]
+    #[arg(long, value_name = "N")]
+    event_qps: Option<i64>,
+    /// How many at once, within that
+    #[arg(long, value_name = "N")]
+    event_burst: Option<i64>,
+    /// How many requests a second go to the API server [default: no limit]
+    #[arg(long, value_name = "N")]
+    kube_api_qps: Option<i64>,
+    /// How many at once, within that
+    #[arg(long, value_name = "N")]
+    kube_api_burst: Option<i64>,
+    /// How often manifests of static pods are looked for, two seconds at most [default: 2s]
+    #[arg(long, value_name = "DURATION")]
+    file_check_frequency: Option<String>,
     /// `none` or `static`
     #[arg(long, value_name = "POLICY")]
     cpu_manager_policy: Option<String>,
@@ -368,6 +392,7 @@ impl KubeletFlags {
             ("healthzBindAddress", &self.healthz_bind_address),
             ("providerID", &self.provider_id),
             ("cpuCFSQuotaPeriod", &self.cpu_cfs_quota_period),
+            ("fileCheckFrequency", &self.file_check_frequency),
             ("kubeReservedCgroup", &self.kube_reserved_cgroup),
             ("systemReservedCgroup", &self.system_reserved_cgroup),
             (
@@ -444,6 +469,12 @@ impl KubeletFlags {
             ("nodeStatusMaxImages", self.node_status_max_images),
             ("podPidsLimit", self.pod_max_pids),
             ("oomScoreAdj", self.oom_score_adj),
+            ("registryPullQPS", self.registry_qps),
+            ("registryBurst", self.registry_burst),
+            ("eventRecordQPS", self.event_qps),
+            ("eventBurst", self.event_burst),
+            ("kubeAPIQPS", self.kube_api_qps),
+            ("kubeAPIBurst", self.kube_api_burst),
             ("maxOpenFiles", self.max_open_files),
             ("maxPods", self.max_pods.map(i64::from)),
             ("podsPerCore", self.pods_per_core.map(i64::from)),
@@ -463,6 +494,7 @@ impl KubeletFlags {
             ("failSwapOn", self.fail_swap_on),
             ("protectKernelDefaults", self.protect_kernel_defaults),
             ("cpuCFSQuota", self.cpu_cfs_quota),
+            ("serializeImagePulls", self.serialize_image_pulls),
         ] {
             if let Some(on) = on {
                 fields.insert(name.to_owned(), json!(on));

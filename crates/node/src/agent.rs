@@ -333,12 +333,17 @@ impl NodeAgent {
         let cgroups = cgroups(&options, &machine, is_real)?;
         let listeners = Listeners::bind(&options).await?;
 
-        let client = self.client.clone();
+        let heartbeats = self.client.clone();
+        let client = match options.request_rate {
+            Some(rate) => davit_client::throttled(heartbeats.clone(), rate),
+            None => heartbeats.clone(),
+        };
         let fields = |text: String| watcher::Config::default().fields(&text);
-        let recorder = EventRecorder::spawn(
-            client.clone(),
+        let recorder = EventRecorder::spawn_throttled(
+            heartbeats.clone(),
             "kubelet",
             &options.node_name,
+            options.event_rate,
             tasks,
             cancel.clone(),
         );
@@ -442,11 +447,13 @@ impl NodeAgent {
                 CredentialProviders::new(options.credentials.clone()),
                 &paths.image_manager(),
                 verification(&options),
+                options.pulls,
             ),
             image_collector: Collector::new(options.runtime.clone(), options.image_gc),
             pressure: tokio::sync::watch::Sender::default(),
             probes: Arc::default(),
             client,
+            heartbeats,
             options,
             paths,
             devices,

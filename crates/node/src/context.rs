@@ -33,6 +33,8 @@ pub(crate) struct Context {
     pub options: NodeOptions,
     /// Client of the API server.
     pub client: kube::Client,
+    /// The same without a limit of requests, for what shows that the node lives.
+    pub heartbeats: kube::Client,
     /// The container runtime.
     pub runtime: Arc<dyn Runtime>,
     /// The runtime's name, the scheme of container IDs.

@@ -3,6 +3,7 @@
 
 mod host;
 mod not_built;
+mod pace;
 mod reporting;
 mod reserved;
 mod server;
@@ -85,8 +86,11 @@ pub struct KubeletConfig {
     #[serde(rename = "clusterDNS")]
     cluster_dns: Option<Vec<String>>,
     cluster_domain: Option<String>,
+    config_map_and_secret_change_detection_strategy: Option<String>,
     container_log_max_files: Option<usize>,
     container_log_max_size: Option<String>,
+    container_log_max_workers: Option<i32>,
+    container_log_monitor_interval: Option<String>,
     container_runtime_endpoint: Option<String>,
     #[serde(rename = "cpuCFSQuota")]
     cpu_cfs_quota: Option<bool>,
@@ -95,11 +99,15 @@ pub struct KubeletConfig {
     cpu_manager_policy: Option<String>,
     cpu_manager_policy_options: BTreeMap<String, String>,
     cpu_manager_reconcile_period: Option<String>,
+    crash_loop_back_off: pace::CrashLoopBackOff,
     enable_debugging_handlers: Option<bool>,
     enable_server: Option<bool>,
     enable_system_log_handler: Option<bool>,
     enable_system_log_query: bool,
     enforce_node_allocatable: Option<Vec<String>>,
+    event_burst: Option<i32>,
+    #[serde(rename = "eventRecordQPS")]
+    event_record_qps: Option<i32>,
     eviction_hard: Option<BTreeMap<String, String>>,
     eviction_max_pod_grace_period: Option<i64>,
     eviction_minimum_reclaim: BTreeMap<String, String>,
@@ -109,6 +117,7 @@ pub struct KubeletConfig {
     fail_cgroup_v1: Option<bool>,
     fail_swap_on: Option<bool>,
     feature_gates: BTreeMap<String, bool>,
+    file_check_frequency: Option<String>,
     healthz_bind_address: Option<String>,
     healthz_port: Option<u16>,
     #[serde(rename = "imageGCHighThresholdPercent")]
@@ -120,10 +129,16 @@ pub struct KubeletConfig {
     #[serde(rename = "imageMinimumGCAge")]
     image_minimum_gc_age: Option<String>,
     image_pull_credentials_verification_policy: Option<String>,
+    image_service_endpoint: Option<String>,
+    #[serde(rename = "kubeAPIBurst")]
+    kube_api_burst: Option<i32>,
+    #[serde(rename = "kubeAPIQPS")]
+    kube_api_qps: Option<i32>,
     kube_reserved: BTreeMap<String, String>,
     kube_reserved_cgroup: Option<String>,
     local_storage_capacity_isolation: Option<bool>,
     max_open_files: Option<i64>,
+    max_parallel_image_pulls: Option<i32>,
     max_pods: Option<u32>,
     memory_manager_policy: Option<String>,
     memory_swap: host::MemorySwap,
@@ -148,6 +163,9 @@ pub struct KubeletConfig {
     read_only_port: Option<u16>,
     register_node: Option<bool>,
     register_with_taints: Vec<Taint>,
+    registry_burst: Option<i32>,
+    #[serde(rename = "registryPullQPS")]
+    registry_pull_qps: Option<i32>,
     reserved_memory: Vec<MemoryReservation>,
     #[serde(rename = "reservedSystemCPUs")]
     reserved_system_cpus: Option<String>,
@@ -156,6 +174,7 @@ pub struct KubeletConfig {
     #[serde(rename = "serverTLSBootstrap")]
     server_tls_bootstrap: Option<bool>,
     seccomp_default: Option<bool>,
+    serialize_image_pulls: Option<bool>,
     shutdown_grace_period: Option<String>,
     shutdown_grace_period_by_pod_priority: Vec<PriorityGroup>,
     shutdown_grace_period_critical_pods: Option<String>,
@@ -301,6 +320,7 @@ impl KubeletConfig {
         self.serve(options)?;
         self.report(options)?;
         options.host = self.host()?;
+        self.pace(options)?;
         options.eviction = self.eviction()?;
         options.image_gc = self.image_gc()?;
         options.image_verification = self.image_verification()?;
@@ -315,6 +335,12 @@ impl KubeletConfig {
     /// `containerRuntimeEndpoint`, if one is named.
     pub fn runtime_endpoint(&self) -> Option<&str> {
         let endpoint = self.container_runtime_endpoint.as_deref();
+        endpoint.filter(|e| !e.is_empty())
+    }
+
+    /// `imageServiceEndpoint`, if one is named.
+    pub fn image_endpoint(&self) -> Option<&str> {
+        let endpoint = self.image_service_endpoint.as_deref();
         endpoint.filter(|e| !e.is_empty())
     }
 

@@ -15,7 +15,6 @@ mod hooks;
 pub mod host_rules;
 pub mod kubelet_config;
 mod local_volumes;
-mod logs;
 mod metrics;
 pub mod network_abilities;
 mod options;

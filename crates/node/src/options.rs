@@ -5,21 +5,23 @@ use crate::dns::ClusterDns;
 use crate::eviction;
 use crate::eviction::images::Policy as ImagePolicy;
 use crate::host_rules::HostRules;
-use crate::logs::LogRotation;
 use crate::network_abilities::NetworkAbilities;
 use crate::reporting::Reporting;
 use crate::served::ServedPaths;
 use crate::shutdown::Shutdown;
 use crate::sysctls::Allowlist;
 use davit_api::features::Features;
+use davit_client::RequestRate;
 use davit_containermanager::Rate;
 use davit_containermanager::compute::Settings;
 use davit_containermanager::devices::UnhealthyPolicies;
 use davit_listen::addresses::default_address;
 use davit_machine::{CgroupDriver, CgroupOptions};
+use davit_nodelogs::LogRotation;
 use davit_oci::runtime::Runtime;
-use davit_podimages::Verification;
 use davit_podimages::credentials::CredentialOptions;
+use davit_podimages::{PullLimits, Verification};
+use davit_pods::backoff::RestartDelays;
 use davit_pods::resources::Amounts;
 use k8s_openapi::api::core::v1::Taint;
 use std::collections::BTreeMap;
@@ -32,6 +34,10 @@ use tokio_util::sync::CancellationToken;
 
 /// `streamingConnectionIdleTimeout` unless it is configured, as the kubelet's.
 pub(crate) const DEFAULT_SESSION_IDLE: Duration = Duration::from_secs(4 * 3600);
+
+/// How often the directory of static pods is read at least: the kubelet is told of changes there at once, whatever its
+/// `fileCheckFrequency`.
+pub(crate) const MANIFEST_CHECK: Duration = Duration::from_secs(2);
 
 /// How a node agent works. [`NodeOptions::new`] gives the defaults.
 #[derive(Clone)]
@@ -112,6 +118,16 @@ pub struct NodeOptions {
     pub seccomp_default: bool,
     /// When logs are rotated.
     pub log_rotation: LogRotation,
+    /// How many images are pulled.
+    pub pulls: PullLimits,
+    /// How many events go out; as many as there are without.
+    pub event_rate: Option<RequestRate>,
+    /// How many requests go to the API server, events and what shows that the node lives apart; as many as there are without.
+    pub request_rate: Option<RequestRate>,
+    /// How long containers that end wait until they are started again.
+    pub restarts: RestartDelays,
+    /// How often the directory of static pods is read.
+    pub manifest_check: Duration,
     /// How long admission waits for a device plugin that is coming back.
     pub plugin_wait: Duration,
     /// How long the end of a pod waits for a DRA driver that is gone and has to undo the pod's claims.
@@ -195,6 +211,11 @@ impl NodeOptions {
             session_idle: DEFAULT_SESSION_IDLE,
             seccomp_default: false,
             log_rotation: LogRotation::default(),
+            pulls: PullLimits::default(),
+            event_rate: None,
+            request_rate: None,
+            restarts: RestartDelays::default(),
+            manifest_check: MANIFEST_CHECK,
             plugin_wait: Duration::from_secs(5 * 60),
             driver_patience: Duration::from_secs(60),
             unhealthy_devices: UnhealthyPolicies::default(),

@@ -1,8 +1,8 @@
 //! Termination messages: what a container has written last to a file of its choice, or the end of its log.
 
-use crate::logs::{LogFile, last_lines};
 use crate::runtime_state::{ContainerRecord, keys};
 use davit_beneath::{Links, Root};
+use davit_nodelogs::{LogFile, last_lines};
 use davit_proto::cri::v1 as cri;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -17,7 +17,6 @@ pub(crate) use end::remove_all;
 
 use crate::context::Context;
 use crate::dial::PodEndpoint;
-use crate::logs::LogFile;
 use crate::probes::PodProbes;
 use crate::resize::{IN_PROGRESS, PENDING};
 use crate::restart_all::CONDITION as ALL_RESTARTING;
@@ -25,6 +24,7 @@ use crate::runtime_state::{PodRuntime, State, observe};
 use crate::status::{self, NodeDecision};
 use crate::termination;
 use crate::worker_input::{Desired, WorkerInput};
+use davit_nodelogs::LogFile;
 use davit_pods::backoff::Backoff;
 use davit_pods::pod::PodExt;
 use davit_pods::pod::Waiting;
@@ -106,7 +106,7 @@ impl Worker {
             accepted: Timestamp::now(),
             seen: Instant::now(),
             started_once: false,
-            backoff: Backoff::container_restarts(),
+            backoff: Backoff::container_restarts(ctx.options.restarts),
             waiting: BTreeMap::new(),
             held: None,
             verdict: None,

@@ -97,6 +97,21 @@ impl Remote {
         })
     }
 
+    /// The same runtime, with its images behind another socket.
+    ///
+    /// # Errors
+    /// Nobody answers there.
+    pub async fn with_images(mut self, socket: impl AsRef<Path>) -> Result<Self> {
+        let socket = socket.as_ref();
+        let channel = davit_proto::unix::connect(socket, CONNECT_LIMIT).await;
+        let channel = channel
+            .map_err(|e| Error::Unavailable(format!("image service {}: {e}", socket.display())))?;
+        self.images = ImageServiceClient::new(channel)
+            .max_decoding_message_size(MAX_MESSAGE)
+            .max_encoding_message_size(MAX_MESSAGE);
+        Ok(self)
+    }
+
     fn runtime(&self) -> RuntimeServiceClient<Channel> {
         self.runtime.clone()
     }

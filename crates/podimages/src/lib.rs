@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use davit_client::EventRecorder;
+use davit_client::{EventRecorder, RequestRate, Throttle};
 use davit_oci::runtime::{Error as RuntimeError, Runtime};
 use davit_pods::backoff::Backoff;
 use davit_pods::objects::ObjectSource;
@@ -53,19 +53,33 @@ pub struct ImageManager {
     backoff: Mutex<Backoff>,
     failures: Mutex<HashMap<String, Timestamp>>,
     slots: Slots,
+    throttle: Option<Throttle>,
+}
+
+/// How many images are pulled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PullLimits {
+    /// At once; without, so many that only strangers who name slow registries notice.
+    pub parallel: Option<usize>,
+    /// A second; what is more fails and is tried again.
+    pub rate: Option<RequestRate>,
 }
 
 /// Places for pulls, shared among namespaces.
 struct Slots {
     all: Semaphore,
+    each: usize,
     /// Of namespaces for whose pods something is being pulled or waits to be.
     of_namespace: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
 impl Slots {
-    fn new() -> Self {
+    /// Who says how many there are at once has none of them kept from anybody.
+    fn new(parallel: Option<usize>) -> Self {
+        let most = parallel.map(|most| most.min(Semaphore::MAX_PERMITS));
         Self {
-            all: Semaphore::new(PARALLEL_PULLS),
+            all: Semaphore::new(most.unwrap_or(PARALLEL_PULLS)),
+            each: most.unwrap_or(PULLS_OF_NAMESPACE),
             of_namespace: Mutex::default(),
         }
     }
@@ -81,7 +95,7 @@ impl Slots {
             all.retain(|_, slots| Arc::strong_count(slots) > 1);
             let slots = all
                 .entry(namespace.to_owned())
-                .or_insert_with(|| Arc::new(Semaphore::new(PULLS_OF_NAMESPACE)));
+                .or_insert_with(|| Arc::new(Semaphore::new(self.each)));
             Arc::clone(slots)
         };
         let own = own.acquire_owned().await?;
@@ -101,7 +115,7 @@ pub struct Present {
 
 impl ImageManager {
     /// Pulls through `runtime`, with the credentials of pods and of `providers`. What was pulled by whom is kept in `records`,
-    /// and asked by `verification`.
+    /// and asked by `verification`; `limits` say how many are pulled.
     pub fn new(
         runtime: Arc<dyn Runtime>,
         recorder: EventRecorder,
@@ -109,6 +123,7 @@ impl ImageManager {
         providers: CredentialProviders,
         records: &Path,
         verification: Verification,
+        limits: PullLimits,
     ) -> Self {
         let backoff = Backoff::new(SignedDuration::from_secs(10), SignedDuration::from_mins(5));
         Self {
@@ -119,7 +134,8 @@ impl ImageManager {
             records: PullRecords::new(records, verification),
             backoff: Mutex::new(backoff),
             failures: Mutex::default(),
-            slots: Slots::new(),
+            slots: Slots::new(limits.parallel),
+            throttle: limits.rate.map(Throttle::new),
         }
     }
 
@@ -350,18 +366,30 @@ impl ImageManager {
     ) -> Result<(String, Option<Credential>), RuntimeError> {
         let candidates = keyring.lookup(&spec.image);
         if candidates.is_empty() {
-            let id = self.runtime.pull_image(spec.clone(), None, None).await?;
+            let id = self.pull_once(spec, None).await?;
             return Ok((id, None));
         }
         let mut last = RuntimeError::Internal("no credentials".to_owned());
         for credential in candidates {
             let auth = Some(credential.auth.clone());
-            match self.runtime.pull_image(spec.clone(), auth, None).await {
+            match self.pull_once(spec, auth).await {
                 Ok(id) => return Ok((id, Some(credential))),
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    /// Pulls, if that is not too often.
+    async fn pull_once(
+        &self,
+        spec: &cri::ImageSpec,
+        auth: Option<cri::AuthConfig>,
+    ) -> Result<String, RuntimeError> {
+        if self.throttle.as_ref().is_some_and(|t| !t.try_take()) {
+            return Err(RuntimeError::Internal("pull QPS exceeded".to_owned()));
+        }
+        self.runtime.pull_image(spec.clone(), auth, None).await
     }
 
     async fn finish(
@@ -433,7 +461,27 @@ fn default_policy(image: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::default_policy;
+    use super::{PULLS_OF_NAMESPACE, Slots, default_policy};
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn places_are_shared_or_said() {
+        let short = Duration::from_secs(1);
+        let one = Slots::new(Some(1));
+        let held = one.take("a").await.unwrap();
+        let other = tokio::time::timeout(short, one.take("b")).await;
+        assert!(other.is_err(), "one after the other");
+        drop(held);
+        drop(one.take("b").await.unwrap());
+        let default = Slots::new(None);
+        let mut held = Vec::new();
+        for _ in 0..PULLS_OF_NAMESPACE {
+            held.push(default.take("a").await.unwrap());
+        }
+        let more = tokio::time::timeout(short, default.take("a")).await;
+        assert!(more.is_err(), "a namespace has its part");
+        drop(default.take("b").await.unwrap());
+    }
 
     #[test]
     fn default_pull_policies() {

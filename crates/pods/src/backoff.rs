@@ -5,11 +5,30 @@
 
 use jiff::{SignedDuration, Timestamp};
 use std::collections::HashMap;
+use std::time::Duration;
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     wait: SignedDuration,
     updated: Timestamp,
+}
+
+/// How long containers that end wait until they are started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestartDelays {
+    /// After the second end; twice as long after each further one.
+    pub first: Duration,
+    /// At most (`crashLoopBackOff.maxContainerRestartPeriod`).
+    pub most: Duration,
+}
+
+impl Default for RestartDelays {
+    fn default() -> Self {
+        Self {
+            first: Duration::from_secs(10),
+            most: Duration::from_secs(300),
+        }
+    }
 }
 
 /// Back-off of several items, each by its key.
@@ -30,9 +49,10 @@ impl Backoff {
         }
     }
 
-    /// Container restarts: 10 s doubling to 5 min, forgotten after 10 min without failure.
-    pub fn container_restarts() -> Self {
-        Self::new(SignedDuration::from_secs(10), SignedDuration::from_mins(5))
+    /// Container restarts, forgotten after twice the longest wait without failure.
+    pub fn container_restarts(delays: RestartDelays) -> Self {
+        let signed = |time| SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX);
+        Self::new(signed(delays.first), signed(delays.most))
     }
 
     /// The whole wait that applies to `key`, zero when it never failed.
@@ -82,7 +102,7 @@ mod tests {
 
     #[test]
     fn first_retry_is_immediate_then_doubles_to_the_limit() {
-        let mut b = Backoff::container_restarts();
+        let mut b = Backoff::container_restarts(RestartDelays::default());
         assert_eq!(b.remaining("c", at(0), at(0)), None);
         let mut expected = 10;
         let mut now = 0;
@@ -102,7 +122,7 @@ mod tests {
 
     #[test]
     fn ten_quiet_minutes_reset() {
-        let mut b = Backoff::container_restarts();
+        let mut b = Backoff::container_restarts(RestartDelays::default());
         b.next("c", at(0), at(0));
         b.next("c", at(1), at(1));
         assert_eq!(b.wait("c").as_secs(), 20);

@@ -3,9 +3,9 @@
 
 use super::{
     COORDINATED_LEADER_ELECTION, EXTENDED_RESOURCE, Effect, GANG_SCHEDULING, GENERIC_WORKLOAD,
-    GRANULAR_STATUS, GROUP_PREEMPTION, Gate, LIST_ACTIVE, LIST_ATTRIBUTES,
-    STORAGE_VERSION_MIGRATOR, Stage, TOPOLOGY_AWARE, UNSAFE_DELETION, UNTHROTTLED, WORKLOAD_CLAIMS,
-    WORKLOAD_WITH_JOB,
+    GRANULAR_STATUS, GROUP_PREEMPTION, Gate, LESS_RESTART_DECAY, LIST_ACTIVE, LIST_ATTRIBUTES,
+    MOST_RESTART_DECAY, STORAGE_VERSION_MIGRATOR, Stage, TOPOLOGY_AWARE, UNSAFE_DELETION,
+    UNTHROTTLED, WORKLOAD_CLAIMS, WORKLOAD_WITH_JOB,
 };
 
 /// What can be switched.
@@ -186,7 +186,7 @@ pub(super) const GATES: &[Gate] = &[
     built_in("JobSuccessPolicy", Stage::Ga),
     missing("KMSv1", Stage::Deprecated, false),
     inner("KubeletCgroupDriverFromCRI", Stage::Ga, true),
-    missing("KubeletCrashLoopBackOffMax", Stage::Beta, true),
+    gate(MOST_RESTART_DECAY, Stage::Beta, true),
     built_in("KubeletCredentialProviders", Stage::Ga),
     gate("KubeletEnsureSecretPulledImages", Stage::Beta, true),
     built_in("KubeletFineGrainedAuthz", Stage::Ga),
@@ -265,7 +265,7 @@ pub(super) const GATES: &[Gate] = &[
     gate("QOSReserved", Stage::Alpha, false),
     missing("RecoverVolumeExpansionFailure", Stage::Ga, true),
     built_in("RecursiveReadOnlyMounts", Stage::Ga),
-    missing("ReduceDefaultCrashLoopBackOffDecay", Stage::Alpha, false),
+    gate(LESS_RESTART_DECAY, Stage::Alpha, false),
     built_in("RelaxedDNSSearchValidation", Stage::Ga),
     built_in("RelaxedEnvironmentVariableValidation", Stage::Ga),
     built_in("RelaxedServiceNameValidation", Stage::Beta),

@@ -2,7 +2,7 @@
 
 use crate::join::JoinFlags;
 use crate::kubelet_flags::KubeletFlags;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -45,6 +45,9 @@ pub(crate) struct NodeOptions {
         visible_alias = "container-runtime-endpoint"
     )]
     runtime: Option<RuntimeKind>,
+    /// Where the images of an external runtime are, unix:///path/to/images.sock, if not at its own socket
+    #[arg(long, value_name = "ENDPOINT")]
+    image_service_endpoint: Option<String>,
     /// Name of the node [default: the host's name]
     #[arg(long, value_name = "NAME", visible_alias = "hostname-override")]
     pub(crate) node_name: Option<String>,
@@ -166,6 +169,29 @@ impl NodeOptions {
             ));
         }
         Ok(network)
+    }
+
+    /// The socket of an external runtime's images that the flags or the kubelet's configuration name, if it is another one.
+    pub(crate) fn image_socket(&self) -> Result<Option<PathBuf>> {
+        let given = self.image_service_endpoint.clone();
+        let given = match given.filter(|endpoint| !endpoint.is_empty()) {
+            Some(endpoint) => Some(endpoint),
+            None => self.kubelet.parsed()?.image_endpoint().map(str::to_owned),
+        };
+        let Some(endpoint) = given else {
+            return Ok(None);
+        };
+        let path = endpoint.strip_prefix("unix://");
+        let path = path.filter(|path| path.starts_with('/')).map(PathBuf::from);
+        let path = path.with_context(|| {
+            format!("imageServiceEndpoint {endpoint:?}: expected unix:///path/to/images.sock")
+        })?;
+        if !matches!(self.runtime()?, RuntimeKind::Cri(_)) {
+            bail!(
+                "imageServiceEndpoint is for external runtimes, which containerRuntimeEndpoint names"
+            );
+        }
+        Ok(Some(path))
     }
 
     /// The runtime that the flags or the kubelet's configuration name.

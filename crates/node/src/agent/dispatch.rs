@@ -16,8 +16,6 @@ use tokio_util::sync::CancellationToken;
 
 /// How often statuses are compared with the API's, and the runtime and disk with the pods.
 const RECONCILE: Duration = Duration::from_secs(30);
-/// How often the directory of static pods is read.
-const STATIC: Duration = Duration::from_secs(2);
 
 /// Starts and informs workers.
 pub(super) struct Dispatcher {
@@ -52,7 +50,7 @@ impl Dispatcher {
         let informer = pod_informer(&self.ctx, &mut tasks, &self.cancel);
         let mut changes = informer.subscribe();
         let mut reconcile = tokio::time::interval(RECONCILE);
-        let mut statics = tokio::time::interval(STATIC);
+        let mut statics = tokio::time::interval(self.ctx.options.manifest_check);
         let cancel = self.cancel.clone();
         let mut ready = false;
         loop {

@@ -43,7 +43,7 @@ pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
 
 /// `owned` says that the lease is known to name its node as owner.
 async fn renew(ctx: &Context, owned: &mut bool) -> Result<(), kube::Error> {
-    let api: Api<Lease> = Api::namespaced(ctx.client.clone(), NAMESPACE);
+    let api: Api<Lease> = Api::namespaced(ctx.heartbeats.clone(), NAMESPACE);
     let name = &ctx.options.node_name;
     let now = Timestamp::now()
         .strftime("%Y-%m-%dT%H:%M:%S%.6fZ")

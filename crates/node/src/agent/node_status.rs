@@ -140,7 +140,7 @@ fn labels(ctx: &Context) -> BTreeMap<String, String> {
 
 /// Makes the node, or puts the agent's labels onto the one that is there.
 async fn register(ctx: &Context) -> Result<(), kube::Error> {
-    let api: Api<Node> = Api::all(ctx.client.clone());
+    let api: Api<Node> = Api::all(ctx.heartbeats.clone());
     let name = &ctx.options.node_name;
     let mut annotations = ctx.options.annotations.clone();
     let attach = "volumes.kubernetes.io/controller-managed-attach-detach";
@@ -183,7 +183,7 @@ async fn update(
     port: u16,
     reported: &mut Option<Instant>,
 ) -> Result<Arc<Node>, kube::Error> {
-    let api: Api<Node> = Api::all(ctx.client.clone());
+    let api: Api<Node> = Api::all(ctx.heartbeats.clone());
     let node = match ctx.node_object() {
         Some(node) => node,
         None => Arc::new(api.get(&ctx.options.node_name).await?),

@@ -1,20 +1,20 @@
 //! What happens without anybody telling: containers that end, devices whose health changes, logs that grow.
 
 use crate::context::Context;
-use crate::logs::{LogFile, rotate_if_large};
 use crate::metrics::ContainerState;
 use crate::runtime_state::{State, keys};
 use crate::worker_input::WorkerInputs;
+use davit_nodelogs::{LogFile, rotate_if_large};
 use davit_oci::runtime::Error;
 use davit_proto::cri::v1 as cri;
+use futures::{StreamExt as _, stream};
 use std::collections::{BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 const PERIOD: Duration = Duration::from_secs(1);
-const ROTATION: Duration = Duration::from_secs(10);
 
 /// (pod UID, state) by container or sandbox ID.
 type Seen = HashMap<String, (String, i32)>;
@@ -149,7 +149,7 @@ pub(super) async fn watch_devices(
 
 /// Rotates the logs of running containers.
 pub(super) async fn rotate_logs(ctx: Arc<Context>, cancel: CancellationToken) {
-    let mut ticks = tokio::time::interval(ROTATION);
+    let mut ticks = tokio::time::interval(ctx.options.log_rotation.interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     // An ID's log path never changes.
     let mut paths: HashMap<String, PathBuf> = HashMap::new();
@@ -168,28 +168,37 @@ pub(super) async fn rotate_logs(ctx: Arc<Context>, cancel: CancellationToken) {
             .collect();
         paths.retain(|id, _| running.contains(id));
         for id in running {
-            if !paths.contains_key(&id) {
-                let Ok(status) = ctx.runtime.container_status(&id).await else {
-                    continue;
-                };
-                paths.insert(id.clone(), PathBuf::from(status.log_path));
-            }
-            let (log, rotation) = (paths[&id].clone(), ctx.options.log_rotation);
-            if !log.is_absolute() {
+            if paths.contains_key(&id) {
                 continue;
             }
-            let log = LogFile::new(&ctx.paths, &log);
-            match tokio::task::spawn_blocking(move || rotate_if_large(&log, rotation)).await {
-                Ok(Ok(true)) => {
-                    if let Err(error) = ctx.runtime.reopen_container_log(&id).await {
-                        tracing::warn!(container = %id, %error, "runtime cannot reopen the container's log");
-                    }
-                }
-                Ok(Ok(false)) | Err(_) => {}
-                Ok(Err(error)) => {
-                    tracing::warn!(container = %id, %error, "cannot rotate the container's log");
-                }
+            if let Ok(status) = ctx.runtime.container_status(&id).await {
+                paths.insert(id, PathBuf::from(status.log_path));
             }
+        }
+        let logs = paths.iter().filter(|(_, log)| log.is_absolute());
+        let workers = ctx.options.log_rotation.workers;
+        let rotating =
+            stream::iter(logs).for_each_concurrent(workers, |(id, log)| rotate(&ctx, id, log));
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = rotating => {}
+        }
+    }
+}
+
+/// Rotates the log of a container if it is large.
+async fn rotate(ctx: &Context, id: &str, log: &Path) {
+    let rotation = ctx.options.log_rotation;
+    let log = LogFile::new(&ctx.paths, log);
+    match tokio::task::spawn_blocking(move || rotate_if_large(&log, rotation)).await {
+        Ok(Ok(true)) => {
+            if let Err(error) = ctx.runtime.reopen_container_log(id).await {
+                tracing::warn!(container = %id, %error, "runtime cannot reopen the container's log");
+            }
+        }
+        Ok(Ok(false)) | Err(_) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(container = %id, %error, "cannot rotate the container's log");
         }
     }
 }

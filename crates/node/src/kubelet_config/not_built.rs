@@ -7,36 +7,22 @@ use serde_json::Value;
 /// Each with the value (JSON) that says what this agent does anyway, if there is one.
 const NOT_BUILT: &[(&str, &str)] = &[
     ("cgroupsPerQOS", "true"),
-    ("configMapAndSecretChangeDetectionStrategy", ""),
-    ("containerLogMaxWorkers", "1"),
-    ("containerLogMonitorInterval", ""),
     ("contentType", ""),
-    ("crashLoopBackOff", ""),
     ("enableContentionProfiling", "false"),
     ("enableControllerAttachDetach", "true"),
     ("enableDebugFlagsHandler", "false"),
     ("enableProfilingHandler", "false"),
-    ("eventBurst", ""),
-    ("eventRecordQPS", ""),
-    ("fileCheckFrequency", ""),
     ("hairpinMode", ""),
     ("httpCheckFrequency", ""),
-    ("imageServiceEndpoint", ""),
     ("iptablesDropBit", ""),
     ("iptablesMasqueradeBit", ""),
     ("kernelMemcgNotification", ""),
-    ("kubeAPIBurst", ""),
-    ("kubeAPIQPS", ""),
     ("kubeletCgroups", ""),
     ("logging", ""),
     ("makeIPTablesUtilChains", "false"),
-    ("maxParallelImagePulls", ""),
     ("memoryThrottlingFactor", ""),
-    ("registryBurst", ""),
-    ("registryPullQPS", ""),
     ("runOnce", "false"),
     ("runtimeRequestTimeout", ""),
-    ("serializeImagePulls", "false"),
     ("showHiddenMetricsForVersion", ""),
     ("staticPodURL", ""),
     ("staticPodURLHeader", ""),
@@ -48,17 +34,15 @@ const NOT_BUILT: &[(&str, &str)] = &[
     ("userNamespaces", ""),
 ];
 
-/// What else such a field may say, because here it comes to the same: no limit, where there is none; marks of packets that the kubelet itself has used no more since 1.28.
+/// What else such a field may say, because here it comes to the same: marks of packets that the kubelet itself has used no
+/// more since 1.28.
 const ALIKE: &[(&str, RangeInclusive<i64>)] = &[
-    ("eventBurst", 0..=0),
-    ("eventRecordQPS", 0..=0),
     ("iptablesDropBit", 0..=31),
     ("iptablesMasqueradeBit", 0..=31),
-    ("kubeAPIBurst", 0..=0),
-    ("kubeAPIQPS", 0..=0),
-    ("registryBurst", 0..=0),
-    ("registryPullQPS", 0..=0),
 ];
+/// What governs nothing in a kubelet either: pods' networks have not been its own since 1.24, and it asks nobody for manifests
+/// without `staticPodURL`.
+const INERT: &[&str] = &["hairpinMode", "httpCheckFrequency"];
 /// The kubelet's default: chains by whose names others tell which iptables the node has. This node has none.
 const CHAINS: &str = "makeIPTablesUtilChains";
 
@@ -80,7 +64,8 @@ pub(super) fn is_refused(name: &str, value: &Value) -> bool {
         .iter()
         .any(|(n, range)| *n == name && number.is_some_and(|number| range.contains(&number)));
     let chains = name == CHAINS && value.is_boolean();
-    !same && !alike && !chains && !is_zero(value)
+    let inert = INERT.contains(&name) && value.is_string();
+    !same && !alike && !chains && !inert && !is_zero(value)
 }
 
 /// Whether the field has no effect.

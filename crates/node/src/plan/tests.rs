@@ -1,5 +1,6 @@
 use super::*;
 use crate::runtime_state::SandboxRecord;
+use davit_pods::backoff::RestartDelays;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -82,7 +83,7 @@ fn runtime(pod: &Pod, containers: &[(&str, State, i32)]) -> PodRuntime {
 }
 
 fn make(pod: &Pod, runtime: &PodRuntime, probes: &Probes) -> Plan {
-    let backoff = Backoff::container_restarts();
+    let backoff = Backoff::container_restarts(RestartDelays::default());
     plan(&Input {
         pod,
         runtime,
@@ -412,7 +413,7 @@ fn sidecar_with_startup_probe_holds_the_next() {
 fn restarts_wait_for_the_back_off() {
     let p = pod("Always", &[], &["a"]);
     let r = runtime(&p, &[("a", State::Exited, 1)]);
-    let mut backoff = Backoff::container_restarts();
+    let mut backoff = Backoff::container_restarts(RestartDelays::default());
     let key = backoff_key(&p.pod_spec().containers[0]);
     let input = |backoff: &Backoff, now| {
         plan(&Input {
@@ -474,7 +475,10 @@ fn ephemeral_containers_start_once() {
 fn what_was_ended_to_be_replaced_starts_again_whatever_the_policy() {
     let p = pod("OnFailure", &[], &["a"]);
     let r = runtime(&p, &[("a", State::Exited, 0)]);
-    let (probes, backoff) = (Probes::default(), Backoff::container_restarts());
+    let (probes, backoff) = (
+        Probes::default(),
+        Backoff::container_restarts(RestartDelays::default()),
+    );
     let with = |replaced: BTreeSet<String>| {
         plan(&Input {
             pod: &p,

@@ -9,6 +9,7 @@ use crate::access::Authorize;
 use crate::context::Context;
 use crate::kubelet_config::fixed;
 use crate::options::NodeOptions;
+use davit_api::features::MOST_RESTART_DECAY;
 use davit_machine::Enforced;
 use davit_podimages::Verification;
 use davit_pods::durations;
@@ -88,6 +89,7 @@ fn configuration(options: &NodeOptions) -> Value {
         config["staticPodPath"] = json!(path);
     }
     reporting(options, &mut config);
+    pace(options, &mut config);
     reserved(options, &mut config);
     host(options, &mut config);
     eviction(options, &mut config);
@@ -99,6 +101,30 @@ fn configuration(options: &NodeOptions) -> Value {
         config[name] = value;
     }
     config
+}
+
+/// How much is done at once, and how often. Zero is no limit.
+fn pace(options: &NodeOptions, config: &mut Value) {
+    for (qps, burst, rate) in [
+        ("registryPullQPS", "registryBurst", options.pulls.rate),
+        ("eventRecordQPS", "eventBurst", options.event_rate),
+        ("kubeAPIQPS", "kubeAPIBurst", options.request_rate),
+    ] {
+        config[qps] = json!(rate.map_or(0, |rate| rate.per_second));
+        config[burst] = json!(rate.map_or(0, |rate| rate.burst));
+    }
+    config["serializeImagePulls"] = json!(options.pulls.parallel == Some(1));
+    if let Some(most) = options.pulls.parallel {
+        config["maxParallelImagePulls"] = json!(most);
+    }
+    if options.features.is_on(MOST_RESTART_DECAY) {
+        let most = shown(options.restarts.most);
+        config["crashLoopBackOff"] = json!({ "maxContainerRestartPeriod": most });
+    }
+    config["containerLogMaxWorkers"] = json!(options.log_rotation.workers);
+    config["containerLogMonitorInterval"] = json!(shown(options.log_rotation.interval));
+    config["fileCheckFrequency"] = json!(shown(options.manifest_check));
+    config["configMapAndSecretChangeDetectionStrategy"] = json!("Get");
 }
 
 /// What the system and the agent are left, and which of them is held to it.

@@ -2,10 +2,10 @@
 
 use super::{flag, parameter, query, text};
 use crate::context::Context;
-use crate::logs::{LogFile, LogOptions, LogReader, Writing};
 use crate::runtime_state::{ContainerRecord, State, observe};
 use async_trait::async_trait;
 use bytes::Bytes;
+use davit_nodelogs::{LogFile, LogReader, ShownLines, Writing};
 use davit_oci::runtime::Runtime;
 use davit_pods::pod::PodExt;
 use davit_streaming::Body;
@@ -127,7 +127,7 @@ async fn pick(
     })
 }
 
-fn options(query: &[(String, String)]) -> Result<LogOptions, String> {
+fn options(query: &[(String, String)]) -> Result<ShownLines, String> {
     let number = |name: &str| match parameter(query, name) {
         None => Ok(None),
         Some(text) => text
@@ -151,7 +151,7 @@ fn options(query: &[(String, String)]) -> Result<LogOptions, String> {
         ),
         (None, None) => None,
     };
-    Ok(LogOptions {
+    Ok(ShownLines {
         follow: flag(query, &["follow"]),
         tail_lines: positive("tailLines", number("tailLines")?)?,
         since,

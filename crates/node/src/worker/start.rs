@@ -3,11 +3,11 @@
 use super::Worker;
 use crate::container_config::{self, ContainerParts};
 use crate::hooks::run_hook;
-use crate::logs::{LogFile, remove_log};
 use crate::plan::{Start, backoff_key};
 use crate::runtime_conditions::network_problem;
 use crate::runtime_state::{PodRuntime, State};
 use crate::se_linux;
+use davit_nodelogs::{LogFile, remove_log};
 use davit_podimages::{ImageVolumes, Present};
 use davit_pods::paths::Paths;
 use davit_pods::pod::Waiting;

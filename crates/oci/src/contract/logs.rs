@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Item 150 of the node's checklist, with `log_rotation` and the tests of `node::logs`.
+/// Item 150 of the node's checklist, with `log_rotation` and the tests of `nodelogs`.
 pub(super) async fn logs(setup: Setup) {
     let pod = Pod::run(&setup).await;
     let config = pod.container(shell("echo one; echo two >&2; printf three"));

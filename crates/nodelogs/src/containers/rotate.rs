@@ -5,6 +5,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use super::LogFile;
 
@@ -18,6 +19,10 @@ pub struct LogRotation {
     pub max_bytes: u64,
     /// Files kept of one container, the current one included.
     pub max_files: usize,
+    /// How many logs are looked at and compressed at once.
+    pub workers: usize,
+    /// How often they are looked at.
+    pub interval: Duration,
 }
 
 impl Default for LogRotation {
@@ -25,6 +30,8 @@ impl Default for LogRotation {
         Self {
             max_bytes: 10 * 1024 * 1024,
             max_files: 5,
+            workers: 1,
+            interval: Duration::from_secs(10),
         }
     }
 }
@@ -33,7 +40,7 @@ impl Default for LogRotation {
 ///
 /// # Errors
 /// I/O errors.
-pub(crate) fn rotate_if_large(log: &LogFile, rotation: LogRotation) -> io::Result<bool> {
+pub fn rotate_if_large(log: &LogFile, rotation: LogRotation) -> io::Result<bool> {
     let size = match log.open() {
         Ok(file) => file.metadata()?.len(),
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -61,7 +68,7 @@ pub(crate) fn rotate_if_large(log: &LogFile, rotation: LogRotation) -> io::Resul
 ///
 /// # Errors
 /// I/O errors; what is not there is removed.
-pub(crate) fn remove_log(log: &LogFile) -> io::Result<()> {
+pub fn remove_log(log: &LogFile) -> io::Result<()> {
     let (dir, name) = match split(log) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other?,
@@ -157,6 +164,7 @@ mod tests {
         let rotation = LogRotation {
             max_bytes: 10,
             max_files: 3,
+            ..LogRotation::default()
         };
         assert!(!rotate_if_large(&log, rotation).unwrap());
         for i in 0..4 {
@@ -185,6 +193,7 @@ mod tests {
         let rotation = LogRotation {
             max_bytes: 10,
             max_files: 5,
+            ..LogRotation::default()
         };
         let log = LogFile::at(&dir.join("0.log"));
         symlink(&victim, dir.join("0.log")).unwrap();

@@ -18,7 +18,7 @@ impl Writing for Ended {
     }
 }
 
-async fn read(options: LogOptions) -> String {
+async fn read(options: ShownLines) -> String {
     let tmp = tempfile::tempdir().unwrap();
     let path = tmp.path().join("0.log");
     std::fs::write(&path, LOG).unwrap();
@@ -34,11 +34,11 @@ async fn read(options: LogOptions) -> String {
 
 #[tokio::test]
 async fn whole_log_joins_partial_lines() {
-    assert_eq!(read(LogOptions::default()).await, "one\ntwo\nthree\n\n");
+    assert_eq!(read(ShownLines::default()).await, "one\ntwo\nthree\n\n");
     assert_eq!(
-        read(LogOptions {
+        read(ShownLines {
             follow: true,
-            ..LogOptions::default()
+            ..ShownLines::default()
         })
         .await,
         "one\ntwo\nthree\n\n"
@@ -47,8 +47,8 @@ async fn whole_log_joins_partial_lines() {
 
 #[tokio::test]
 async fn tail_since_limit_and_stream() {
-    let with = |f: fn(&mut LogOptions)| {
-        let mut o = LogOptions::default();
+    let with = |f: fn(&mut ShownLines)| {
+        let mut o = ShownLines::default();
         f(&mut o);
         read(o)
     };
@@ -82,9 +82,9 @@ async fn what_is_written_meanwhile_is_of_the_next_reading() {
     let path = tmp.path().join("0.log");
     for (tail_lines, wanted) in [(Some(1), "\n"), (None, "one\ntwo\nthree\n\n")] {
         std::fs::write(&path, LOG).unwrap();
-        let options = LogOptions {
+        let options = ShownLines {
             tail_lines,
-            ..LogOptions::default()
+            ..ShownLines::default()
         };
         let opening = LogReader::open(LogFile::at(&path), options, Box::new(Ended));
         let mut reader = opening.await.unwrap();
@@ -116,9 +116,9 @@ async fn follow_goes_on_across_a_rotation_until_the_container_ends() {
     let path = tmp.path().join("0.log");
     std::fs::write(&path, "2024-01-01T00:00:00Z stdout F a\n").unwrap();
     let alive = Arc::new(AtomicBool::new(true));
-    let options = LogOptions {
+    let options = ShownLines {
         follow: true,
-        ..LogOptions::default()
+        ..ShownLines::default()
     };
     let mut reader = LogReader::open(LogFile::at(&path), options, Box::new(Flag(alive.clone())))
         .await

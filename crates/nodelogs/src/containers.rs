@@ -4,7 +4,7 @@
 
 mod rotate;
 
-pub(crate) use rotate::{LogRotation, remove_log, rotate_if_large};
+pub use rotate::{LogRotation, remove_log, rotate_if_large};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -31,7 +31,7 @@ const OPENING: Duration = Duration::from_secs(10);
 /// Where a container's log is. Log collectors and others may write below the directory of all logs, so links there are
 /// not followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LogFile {
+pub struct LogFile {
     root: PathBuf,
     /// Below the root.
     path: PathBuf,
@@ -41,7 +41,7 @@ impl LogFile {
     /// The log at a path. Below the node's directory of logs no part of it may be a link; elsewhere, where only a
     /// runtime may have put it, the file may not.
     #[must_use]
-    pub(crate) fn new(paths: &Paths, path: &Path) -> Self {
+    pub fn new(paths: &Paths, path: &Path) -> Self {
         match path.strip_prefix(paths.log_root()) {
             Ok(below) => Self {
                 root: paths.log_root().to_owned(),
@@ -53,7 +53,7 @@ impl LogFile {
 
     /// The log at a path whose directory only the host can shape.
     #[must_use]
-    pub(crate) fn at(path: &Path) -> Self {
+    pub fn at(path: &Path) -> Self {
         Self {
             root: path.parent().unwrap_or(Path::new("/")).to_owned(),
             path: path.file_name().map(PathBuf::from).unwrap_or_default(),
@@ -65,7 +65,7 @@ impl LogFile {
     }
 
     /// Makes the directory that it is to be in.
-    pub(crate) fn make_dir(&self) -> io::Result<()> {
+    pub fn make_dir(&self) -> io::Result<()> {
         let dir = self.path.parent().unwrap_or(Path::new(""));
         davit_beneath::private_dir_itself(&self.root, PRIVATE_DIR)?;
         self.root()?.mkdir_all(dir, 0o755)?;
@@ -94,7 +94,7 @@ impl LogFile {
 
 /// What of a log is wanted.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LogOptions {
+pub struct ShownLines {
     /// Go on as the container writes.
     pub follow: bool,
     /// Only the last lines.
@@ -111,16 +111,16 @@ pub(crate) struct LogOptions {
 
 /// Tells whether the container that writes a log still runs.
 #[async_trait]
-pub(crate) trait Writing: Send + Sync {
+pub trait Writing: Send + Sync {
     /// False once it has ended; what it wrote before is then in the file.
     async fn writing(&self) -> bool;
 }
 
 /// Reads one log.
-pub(crate) struct LogReader {
+pub struct LogReader {
     log: LogFile,
     file: File,
-    options: LogOptions,
+    options: ShownLines,
     writer: Box<dyn Writing>,
     pending: BytesMut,
     /// Bytes of the file that are still to be read: what has been written after it was opened is of the next reading, unless
@@ -137,9 +137,9 @@ impl LogReader {
     ///
     /// # Errors
     /// I/O errors; a missing file is one, unless it is to be followed and may still come.
-    pub(crate) async fn open(
+    pub async fn open(
         log: LogFile,
-        options: LogOptions,
+        options: ShownLines,
         writer: Box<dyn Writing>,
     ) -> io::Result<Self> {
         let mut file = log.open_in_time().await?;
@@ -172,7 +172,7 @@ impl LogReader {
     ///
     /// # Errors
     /// I/O errors.
-    pub(crate) async fn next(&mut self) -> io::Result<Option<Bytes>> {
+    pub async fn next(&mut self) -> io::Result<Option<Bytes>> {
         let mut chunk = vec![0; CHUNK];
         while self.left > 0 {
             let most = usize::try_from(self.unread).unwrap_or(CHUNK).min(CHUNK);
@@ -330,7 +330,7 @@ async fn tail_offset(file: &mut File, size: u64, lines: u64) -> io::Result<u64> 
 ///
 /// # Errors
 /// I/O errors.
-pub(crate) fn last_lines(log: &LogFile, lines: usize, max_bytes: usize) -> io::Result<String> {
+pub fn last_lines(log: &LogFile, lines: usize, max_bytes: usize) -> io::Result<String> {
     use std::io::{Read, Seek};
     let mut file = log.open()?;
     let size = file.metadata()?.len();
