@@ -32,6 +32,10 @@ isattached) echo '{"status":"Success","attached":true}' ;;
 waitforattach) echo '{"status":"Success","device":"'"$2"'"}' ;;
 mountdevice) mount -t tmpfs -o size=1m tmpfs "$2" && ok ;;
 unmountdevice) umount "$2" && ok ;;
+expandvolume)
+  if [ -e "$own/small" ]; then echo '{"status":"Failure","message":"no room"}'; exit 1; fi
+  ok ;;
+expandfs) mount -o remount,size="$5" "$4" && ok ;;
 *) echo '{"status":"Not supported"}' ;;
 esac
 "#;
@@ -151,7 +155,13 @@ fn items_098_100_102_103_and_108_a_driver_serves_inline_volumes() {
     assert_eq!(commands.lines().find(other), None);
 }
 
-const CLAIMED: &str = "apiVersion: v1
+const CLAIMED: &str = "apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: manual}
+provisioner: kubernetes.io/no-provisioner
+allowVolumeExpansion: true
+---
+apiVersion: v1
 kind: PersistentVolume
 metadata: {name: pv}
 spec:
@@ -209,6 +219,7 @@ fn items_099_101_and_108_a_driver_attaches_and_serves_claims() {
         "SuccessfulAttachVolume",
         "AttachVolume.Attach succeeded for volume \"pv\"",
     );
+    grown(&kube, &driver);
     kube.run(&["delete", "pod", "one", "--timeout=60s"]);
     let names = ["exec", "two", "--", "cat", "/mnt/names"];
     assert_eq!(kube.run(&names), "one\ntwo\n");
@@ -227,4 +238,50 @@ fn items_099_101_and_108_a_driver_attaches_and_serves_claims() {
     kube.eventually("detached", || {
         driver.calls("detach") == ["detach pv node-1"]
     });
+}
+
+/// A claim that asks for more: the driver grows the volume where the controllers run, then the node the file system.
+fn grown(kube: &Kube, driver: &Driver) {
+    let small = driver.dir.join("small");
+    std::fs::write(&small, "").unwrap();
+    let patch = r#"{"spec":{"resources":{"requests":{"storage":"2Mi"}}}}"#;
+    kube.run(&["patch", "pvc", "c", "-p", patch]);
+    kube.wait(
+        "pvc/c",
+        "{.status.allocatedResourceStatuses.storage}",
+        "ControllerResizeInProgress",
+    );
+    kube.eventually("the failure is said", || {
+        let said = kube.run(&[
+            "get",
+            "events",
+            "--field-selector=reason=VolumeResizeFailed",
+        ]);
+        said.contains("no room")
+    });
+    assert_eq!(kube.get("pv/pv", "{.spec.capacity.storage}"), "1Mi");
+    std::fs::remove_file(small).unwrap();
+    kube.wait("pvc/c", "{.status.capacity.storage}", "2Mi");
+    assert_eq!(kube.get("pv/pv", "{.spec.capacity.storage}"), "2Mi");
+    assert_eq!(kube.get("pvc/c", "{.status.conditions}"), "");
+    let sizes = " 2097152 1048576";
+    let calls = driver.calls("expandvolume");
+    let last = calls.last().unwrap();
+    assert!(
+        last.ends_with(&format!("}} acme/disk/mounts/pv{sizes}")),
+        "{last}"
+    );
+    let calls = driver.calls("expandfs");
+    let mounted = format!("/plugins/kubernetes.io/flexvolume/acme/disk/mounts/pv{sizes}");
+    let told = |call: &String| call.contains("} /dev/disk-of-node-1 ") && call.ends_with(&mounted);
+    assert!(calls.iter().any(told), "{calls:?}");
+    let kept = "{.metadata.annotations.volume\\.alpha\\.kubernetes\\.io/pre-resize-capacity}";
+    kube.wait("pv/pv", kept, "");
+    let size = ["exec", "one", "--", "stat", "-fc", "%b %S", "/mnt"];
+    let size = kube.run(&size);
+    let numbers: Vec<u64> = size
+        .split_whitespace()
+        .map(|n| n.parse().unwrap())
+        .collect();
+    assert_eq!(numbers[0] * numbers[1], 2 << 20, "{size}");
 }

@@ -49,7 +49,7 @@ const OPERATION_DEADLINE: Duration = Duration::from_secs(150);
 const SYNC_WARNING: Duration = Duration::from_secs(30);
 
 /// Starts the controller.
-pub(crate) fn spawn(spawner: &mut Spawner<'_>, flex_drivers: FlexDrivers) {
+pub(crate) fn spawn(spawner: &mut Spawner<'_>, flex_drivers: Arc<FlexDrivers>) {
     let spawner = &mut spawner.as_account("attachdetach-controller");
     let client = spawner.client.clone();
     let attachments: Informer<VolumeAttachment> = spawner.informer();
@@ -121,7 +121,7 @@ impl AttachDetach {
         informers: Informers,
         attachments: Informer<VolumeAttachment>,
         drivers: Informer<CSIDriver>,
-        flex_drivers: FlexDrivers,
+        flex_drivers: Arc<FlexDrivers>,
         events: EventRecorder,
     ) -> Self {
         Self {
@@ -137,7 +137,7 @@ impl AttachDetach {
                 client,
                 attachments: attachments.clone(),
                 changed: Arc::new(Notify::new()),
-                flex_drivers: Arc::new(flex_drivers),
+                flex_drivers,
             },
             attachments,
             events,

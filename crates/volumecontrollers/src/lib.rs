@@ -17,14 +17,16 @@ mod volume_protection;
 
 use davit_flexvolume::FlexDrivers;
 use davit_reconcile::Spawner;
+use std::sync::Arc;
 
 /// Starts them all. Where `default_class` is set, davit's own provisioner makes the class that a cluster begins with;
-/// `flex_drivers` are those that attach volumes.
+/// `flex_drivers` are those that attach and grow volumes.
 pub fn spawn(spawner: &mut Spawner<'_>, default_class: bool, flex_drivers: FlexDrivers) {
     persistent_volume::spawn(spawner);
     local_volumes::spawn(spawner, default_class);
     ephemeral_volume::spawn(spawner);
-    volume_expand::spawn(spawner);
+    let flex_drivers = Arc::new(flex_drivers);
+    volume_expand::spawn(spawner, flex_drivers.clone());
     volume_protection::spawn(spawner);
     attach_detach::spawn(spawner, flex_drivers);
 }

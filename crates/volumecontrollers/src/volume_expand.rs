@@ -1,16 +1,21 @@
-//! Watches over growing volumes: says who is waited for, and forgets the old size when the file system has grown.
+//! Watches over growing volumes: says who is waited for, and forgets the old size when the file system has grown. Has the
+//! drivers of FlexVolumes grow theirs.
 //!
-//! Volumes are grown by others, by external resizers and the agents of nodes; see
+//! Other volumes are grown by others, by external resizers and the agents of nodes; see
 //! <https://kubernetes.io/docs/concepts/storage/persistent-volumes/#expanding-persistent-volumes-claims>.
+
+mod flex;
 
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
+use davit_flexvolume::{FlexDrivers, FlexVolume};
 use davit_reconcile::{Context, Error, Informers, Next, Reconcile, Spawner, gone_is_none};
 use davit_volume::annotations::PRE_RESIZE_CAPACITY;
 use davit_volume::binding::{annotation, claim_ref, uid_of, volume_name};
 use davit_volume::matching::{capacity_of, request_of, size_of};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{Patch, PatchParams};
+use std::sync::Arc;
 
 const WAITING: &str = "waiting for an external controller to expand this PVC";
 
@@ -18,10 +23,11 @@ struct Expansion {
     client: kube::Client,
     informers: Informers,
     events: EventRecorder,
+    flex_drivers: Arc<FlexDrivers>,
 }
 
 /// Starts the controller.
-pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+pub(crate) fn spawn(spawner: &mut Spawner<'_>, flex_drivers: Arc<FlexDrivers>) {
     let spawner = &mut spawner.as_account("expand-controller");
     let informers = spawner.informers.clone();
     let events = spawner.events("volume_expand");
@@ -29,6 +35,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         client: spawner.client.clone(),
         informers: informers.clone(),
         events,
+        flex_drivers,
     });
     spawner.feed_changes(
         &informers.claims,
@@ -88,6 +95,10 @@ impl Reconcile for Expansion {
         match plan(&claim, &volume) {
             Expand::Nothing => {}
             Expand::Wait => {
+                // One whose driver has no name that a driver can have is grown by nobody here.
+                if let Some(Ok(flex)) = FlexVolume::persistent(&volume, false) {
+                    return self.grow_flex(&claim, &volume, &flex).await;
+                }
                 let claim = object_ref(&*claim);
                 self.events.normal(&claim, "ExternalExpanding", WAITING);
             }

@@ -272,7 +272,10 @@ impl Cluster {
             tasks: &mut self.tasks,
             cancel: self.cancel.clone(),
         };
-        spawn(&mut spawner, FlexDrivers::new("/nonexistent".into()));
+        spawn(
+            &mut spawner,
+            Arc::new(FlexDrivers::new("/nonexistent".into())),
+        );
     }
 
     /// Another process takes over.
