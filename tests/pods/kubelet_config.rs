@@ -195,6 +195,14 @@ fn answered(kube: &Kube, port: u16) {
     ] {
         assert_eq!(get(port, path).0, 200, "{path}");
     }
+    let metrics = get(port, "/metrics").1;
+    for series in [
+        "kubelet_pleg_relist_interval_seconds_count",
+        r#"kubelet_cgroup_manager_duration_seconds_count{operation_type="create"}"#,
+        r#"rest_client_requests_total{code="200",method="GET"}"#,
+    ] {
+        assert!(metrics.contains(series), "{series} in {metrics}");
+    }
     let (status, why) = get(port, "/containerLogs/default/sized/main");
     assert_eq!((status, &*why), (405, "Debug endpoints are disabled.\n"));
     assert_eq!(get(port, "/logs/").0, 405);

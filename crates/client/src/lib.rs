@@ -13,6 +13,7 @@ pub mod bootstrap_token;
 mod candidacy;
 pub mod certificate;
 mod connect;
+mod counted;
 pub mod discovery;
 mod events;
 mod exec_credentials;
@@ -39,6 +40,7 @@ pub use candidacy::{Candidacy, is_pinged};
 pub use connect::{
     Rotation, from_config, from_kubeconfig, in_process, kubeconfig, rotating, settled,
 };
+pub use counted::RestRequests;
 pub use events::{EventRecorder, event_name, object_ref};
 pub use exec_credentials::ExecPluginError;
 pub use feed::{Feed, FeedEvent};

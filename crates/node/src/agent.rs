@@ -37,7 +37,7 @@ use crate::users::UserRanges;
 use crate::worker_input::WorkerInputs;
 use davit_api::features::LIST_ACTIVE;
 use davit_api::resource_claims::ClaimConsumers;
-use davit_client::{EventRecorder, Informer};
+use davit_client::{EventRecorder, Informer, RestRequests};
 use davit_containermanager::compute::PinnedContainer;
 use davit_containermanager::dra::{self, ApiClaims};
 use davit_containermanager::{
@@ -333,7 +333,8 @@ impl NodeAgent {
         let cgroups = cgroups(&options, &machine, is_real)?;
         let listeners = Listeners::bind(&options).await?;
 
-        let heartbeats = self.client.clone();
+        let requests = RestRequests::default();
+        let heartbeats = requests.of(self.client.clone());
         let client = match options.request_rate {
             Some(rate) => davit_client::throttled(heartbeats.clone(), rate),
             None => heartbeats.clone(),
@@ -394,10 +395,14 @@ impl NodeAgent {
             &options.node_name,
             |registry| {
                 devices.register_metrics(registry);
+                if let Some(groups) = &cgroups {
+                    groups.register_metrics(registry);
+                }
                 operations.register(registry);
             },
             |registry| {
                 devices.register_claim_metrics(registry);
+                requests.register(registry);
                 davit_task::register_metrics(registry);
             },
         );
@@ -423,7 +428,9 @@ impl NodeAgent {
                 node.clone(),
                 options.look.clone(),
             );
-        metrics.add_collector(volumes.collector());
+        for collector in volumes.collectors() {
+            metrics.add_collector(collector);
+        }
         let recursive_mounts = davit_oci::read_only::of(&*options.runtime).await;
         let ctx = Context {
             recursive_mounts,

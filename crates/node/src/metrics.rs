@@ -62,6 +62,8 @@ pub(crate) struct Metrics {
     pub pod_start: Histogram,
     /// `kubelet_pleg_relist_duration_seconds`.
     pub relist: Histogram,
+    /// `kubelet_pleg_relist_interval_seconds`.
+    pub relist_interval: Histogram,
     /// `kubelet_started_containers_total`.
     pub started_containers: Counter,
     /// `kubelet_started_containers_errors_total`.
@@ -106,6 +108,7 @@ impl Metrics {
             worker_duration: Family::new_with_constructor(durations),
             pod_start: durations(),
             relist: durations(),
+            relist_interval: durations(),
             started_containers: Counter::default(),
             start_errors: Counter::default(),
             started_pods: Counter::default(),
@@ -150,6 +153,11 @@ impl Metrics {
             "pleg_relist_duration_seconds",
             "Duration for relisting pods",
             out.relist.clone(),
+        );
+        registry.register(
+            "pleg_relist_interval_seconds",
+            "Interval in seconds between relisting",
+            out.relist_interval.clone(),
         );
         registry.register(
             "started_containers",

@@ -28,6 +28,7 @@ mod projection;
 mod sources;
 mod stats;
 mod sub_paths;
+mod tally;
 mod tokens;
 mod trust_bundle;
 
@@ -64,6 +65,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
+use tally::VolumeTally;
 use tokens::Tokens;
 use tokio::sync::Notify;
 
@@ -131,6 +134,7 @@ pub struct Volumes {
     /// Sizes of persistent volumes, by name.
     sizes: Mutex<BTreeMap<String, Known>>,
     placed: PlacedVolumes,
+    tally: VolumeTally,
     /// Threads that wait for file systems of others.
     waits: FileWaits,
     /// The same of those that measure.
@@ -163,6 +167,7 @@ impl Volumes {
             held: Mutex::default(),
             sizes: Mutex::default(),
             placed: PlacedVolumes::default(),
+            tally: VolumeTally::default(),
             waits: FileWaits::default(),
             measuring: FileWaits::default(),
             unstage: Notify::new(),
@@ -205,9 +210,9 @@ impl Volumes {
         self
     }
 
-    /// The metrics of claims.
-    pub fn collector(&self) -> Box<dyn Collector> {
-        Box::new(self.placed.clone())
+    /// The metrics of claims, and of all volumes.
+    pub fn collectors(&self) -> [Box<dyn Collector>; 2] {
+        [Box::new(self.placed.clone()), Box::new(self.tally.clone())]
     }
 
     fn tell(&self, pod: &Pod, reason: &'static str, message: String) {
@@ -299,10 +304,17 @@ impl Volumes {
             unmounted: Vec::new(),
             cause,
         })?;
-        let ready = match &claimed {
-            Some(claimed) => Box::pin(self.persistent(pod, claimed, facts)).await?,
-            None => Box::pin(self.unclaimed(pod, volume, facts, sources)).await?,
+        let had = self.tally.wanted(pod.uid(), volume, claimed.as_ref());
+        let begun = Instant::now();
+        let made = match &claimed {
+            Some(claimed) => Box::pin(self.persistent(pod, claimed, facts)).await,
+            None => Box::pin(self.unclaimed(pod, volume, facts, sources)).await,
         };
+        if !had {
+            let took = begun.elapsed();
+            self.tally.made(pod.uid(), &volume.name, made.is_ok(), took);
+        }
+        let ready = made?;
         self.place(pod, volume, claimed.as_ref(), &ready);
         Ok(ready)
     }
@@ -459,6 +471,7 @@ impl Volumes {
         let _alone = lock.write().await;
         self.tokens.forget(uid);
         self.displace(uid);
+        self.tally.gone(uid);
         // A driver of one kind that hangs or is gone does not keep what those of the others have mounted.
         let (flex, csi, local, nfs) = tokio::join!(
             self.unmount_flex(uid),

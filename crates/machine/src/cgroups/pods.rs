@@ -4,7 +4,11 @@ use super::{CgroupDriver, Keeper, ReservedError, ReservedShare, limits};
 use davit_oci::cgroup::{Cgroup, Error, Hierarchies, Limits};
 use davit_pods::resources::{Amounts, CpuQuotas, Qos};
 use k8s_openapi::api::core::v1::Pod;
-use std::time::Duration;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use std::time::{Duration, Instant};
 
 /// How long the end of a pod's last processes is waited for before its cgroup goes.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -63,6 +67,19 @@ pub struct PodCgroups {
     hierarchies: Hierarchies,
     root: String,
     options: CgroupOptions,
+    took: Family<CgroupOperation, Histogram, fn() -> Histogram>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CgroupOperation {
+    operation_type: &'static str,
+}
+
+/// 5 ms to 10 s, as the kubelet's.
+fn seconds() -> Histogram {
+    Histogram::new([
+        0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+    ])
 }
 
 impl PodCgroups {
@@ -75,7 +92,26 @@ impl PodCgroups {
             hierarchies: Hierarchies::detect()?,
             root: root.to_owned(),
             options,
+            took: Family::new_with_constructor(seconds as fn() -> Histogram),
         })
+    }
+
+    /// Adds how long making, limiting and removing groups takes to a registry that gives it its prefix.
+    pub fn register_metrics(&self, registry: &mut Registry) {
+        registry.register(
+            "cgroup_manager_duration_seconds",
+            "Duration in seconds for cgroup manager operations. Broken down by method.",
+            self.took.clone(),
+        );
+    }
+
+    fn measure<T>(&self, operation_type: &'static str, operation: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let done = operation();
+        let took = begun.elapsed().as_secs_f64();
+        let labels = CgroupOperation { operation_type };
+        self.took.get_or_create(&labels).observe(took);
+        done
     }
 
     /// Whether all pods together are limited.
@@ -89,9 +125,11 @@ impl PodCgroups {
         self.hierarchies.cgroup(&path)
     }
 
-    fn set(group: &Cgroup, limits: &Limits) -> Result<(), Error> {
-        group.create()?;
-        group.apply(limits)
+    fn set(&self, group: &Cgroup, limits: &Limits) -> Result<(), Error> {
+        if !group.missing().is_empty() {
+            self.measure("create", || group.create())?;
+        }
+        self.measure("update", || group.apply(limits))
     }
 
     /// Makes the groups of all pods and of the classes on a machine with these many thousandths of CPUs and bytes.
@@ -104,7 +142,7 @@ impl PodCgroups {
         if self.options.enforce_pods {
             all.apply(&limits::of_all_pods(cpus, memory, &self.options.reserved()))?;
         }
-        Self::set(
+        self.set(
             &self.group(Qos::BestEffort, None),
             &limits::of_best_effort(),
         )?;
@@ -135,7 +173,7 @@ impl PodCgroups {
     /// A group cannot be made or limited.
     pub fn weigh<'a>(&self, pods: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Error> {
         let weight = limits::of_burstable(pods.clone());
-        Self::set(&self.group(Qos::Burstable, None), &weight)?;
+        self.set(&self.group(Qos::Burstable, None), &weight)?;
         let (Some(percent), true) = (self.options.qos_reserved, self.options.memory > 0) else {
             return Ok(());
         };
@@ -144,7 +182,7 @@ impl PodCgroups {
         let [burstable, best_effort] = limits::of_classes(memory, percent, pods);
         for (class, limits) in [(Qos::Burstable, burstable), (Qos::BestEffort, best_effort)] {
             // More is in use than they may have: nobody else is to suffer from that.
-            if let Err(error) = Self::set(&self.group(class, None), &limits) {
+            if let Err(error) = self.set(&self.group(class, None), &limits) {
                 tracing::warn!(%error, class = class.as_str(), "memory is not kept for pods of better classes");
             }
         }
@@ -163,7 +201,7 @@ impl PodCgroups {
     /// # Errors
     /// The group cannot be made or limited.
     pub fn ensure(&self, pod: &Pod, unthrottled: bool) -> Result<(), Error> {
-        Self::set(&self.group_of(pod), &self.limits(pod, unthrottled))
+        self.set(&self.group_of(pod), &self.limits(pod, unthrottled))
     }
 
     /// Gives a pod room for containers of the one size and of the other.
@@ -172,7 +210,7 @@ impl PodCgroups {
     /// The group cannot be made or limited.
     pub fn widen(&self, from: &Pod, to: &Pod, unthrottled: bool) -> Result<(), Error> {
         let of = |pod| self.limits(pod, unthrottled);
-        Self::set(&self.group_of(to), &limits::either(&of(from), &of(to)))
+        self.set(&self.group_of(to), &limits::either(&of(from), &of(to)))
     }
 
     fn limits(&self, pod: &Pod, unthrottled: bool) -> Limits {
@@ -207,9 +245,11 @@ impl PodCgroups {
     /// # Errors
     /// Something is still in it.
     pub fn remove(&self, uid: &str) -> Result<(), Error> {
-        for class in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
-            self.group(class, Some(uid)).remove(PATIENCE)?;
-        }
-        Ok(())
+        self.measure("destroy", || {
+            for class in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
+                self.group(class, Some(uid)).remove(PATIENCE)?;
+            }
+            Ok(())
+        })
     }
 }

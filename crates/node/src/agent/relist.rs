@@ -28,6 +28,7 @@ pub(super) async fn run(ctx: Arc<Context>, inputs: WorkerInputs, cancel: Cancell
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut before = Seen::new();
+    let mut last: Option<Instant> = None;
     let mut told = ctx.runtime.changes();
     loop {
         tokio::select! {
@@ -40,6 +41,10 @@ pub(super) async fn run(ctx: Arc<Context>, inputs: WorkerInputs, cancel: Cancell
             told.borrow_and_update();
         }
         let begun = Instant::now();
+        if let Some(last) = last.replace(begun) {
+            let interval = begun.duration_since(last).as_secs_f64();
+            ctx.metrics.relist_interval.observe(interval);
+        }
         let now = match list(&ctx).await {
             Ok(now) => now,
             Err(error) => {
