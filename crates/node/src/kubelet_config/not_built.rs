@@ -20,16 +20,18 @@ const NOT_BUILT: &[(&str, &str)] = &[
     ("kubeletCgroups", ""),
     ("logging", ""),
     ("makeIPTablesUtilChains", "false"),
+    ("memoryReservationPolicy", r#""None""#),
     ("memoryThrottlingFactor", ""),
     ("runOnce", "false"),
-    ("runtimeRequestTimeout", ""),
+    ("runtimeRequestTimeout", r#""2m0s""#),
     ("showHiddenMetricsForVersion", ""),
     ("staticPodURL", ""),
     ("staticPodURLHeader", ""),
     ("syncFrequency", ""),
     ("systemCgroups", ""),
     ("tlsCipherSuites", ""),
-    ("tlsMinVersion", ""),
+    ("tlsCurvePreferences", ""),
+    ("tlsMinVersion", r#""VersionTLS12""#),
     ("tracing", ""),
     ("userNamespaces", ""),
 ];
@@ -43,6 +45,8 @@ const ALIKE: &[(&str, RangeInclusive<i64>)] = &[
 /// What governs nothing in a kubelet either: pods' networks have not been its own since 1.24, and it asks nobody for manifests
 /// without `staticPodURL`.
 const INERT: &[&str] = &["hairpinMode", "httpCheckFrequency"];
+/// A part, which governs nothing without the gate MemoryQoS.
+const FACTOR: &str = "memoryThrottlingFactor";
 /// The kubelet's default: chains by whose names others tell which iptables the node has. This node has none.
 const CHAINS: &str = "makeIPTablesUtilChains";
 
@@ -64,6 +68,8 @@ pub(super) fn is_refused(name: &str, value: &Value) -> bool {
         .iter()
         .any(|(n, range)| *n == name && number.is_some_and(|number| range.contains(&number)));
     let chains = name == CHAINS && value.is_boolean();
+    let factor = value.as_f64().is_some_and(|part| part > 0.0 && part <= 1.0);
+    let alike = alike || name == FACTOR && factor;
     let inert = INERT.contains(&name) && value.is_string();
     !same && !alike && !chains && !inert && !is_zero(value)
 }

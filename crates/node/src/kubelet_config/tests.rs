@@ -82,6 +82,15 @@ fn numbers_that_say_what_happens_anyway() {
         }
         assert!(read(&format!("{field}: 32")).is_err(), "{field}");
     }
+    assert!(read("tlsMinVersion: VersionTLS12\nruntimeRequestTimeout: 2m0s").is_ok());
+    assert!(read("tlsMinVersion: VersionTLS13").is_err());
+    assert!(read("memoryThrottlingFactor: 0.9\nmemoryReservationPolicy: None").is_ok());
+    for wrong in [
+        "memoryThrottlingFactor: 1.1",
+        "memoryReservationPolicy: TieredReservation",
+    ] {
+        assert!(read(wrong).is_err(), "{wrong}");
+    }
     assert!(read("hairpinMode: promiscuous-bridge\nhttpCheckFrequency: 20s").is_ok());
     assert!(read("httpCheckFrequency: 20").is_err());
     assert!(read("makeIPTablesUtilChains: true").is_ok());

@@ -370,6 +370,21 @@ shutdownGracePeriodByPodPriority:
 topologyManagerPolicy: restricted
 topologyManagerPolicyOptions: {prefer-closest-numa-nodes: "true"}
 systemReserved: {memory: 1Gi}
+kubeReserved: {cpu: 100m}
+kubeReservedCgroup: /kube
+enforceNodeAllocatable: [pods, kube-reserved-compressible]
+cpuCFSQuotaPeriod: 20ms
+crashLoopBackOff: {maxContainerRestartPeriod: 1m}
+enableDebuggingHandlers: false
+kubeAPIQPS: 20
+maxOpenFiles: 2000
+maxParallelImagePulls: 3
+memorySwap: {swapBehavior: LimitedSwap}
+nodeStatusMaxImages: -1
+providerID: cloud://one
+readOnlyPort: 10255
+registerNode: false
+registryPullQPS: 2
 "#;
         let dir = tempfile::tempdir().unwrap();
         let [certificate, key] = ["c.crt", "c.key"].map(|name| dir.path().join(name));
@@ -390,6 +405,8 @@ systemReserved: {memory: 1Gi}
                 configuration(&options)
             };
             let shown = given_back(text);
+            let pulls = if text.is_empty() { 0 } else { 2 };
+            assert_eq!(shown["registryPullQPS"], pulls);
             assert_eq!(given_back(&shown.to_string()), shown);
             for file in ["tlsCertFile", "tlsPrivateKeyFile"] {
                 let wanted = if text.is_empty() {
