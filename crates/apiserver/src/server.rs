@@ -20,7 +20,7 @@ use davit_api::features::Features;
 use davit_api::status::Status;
 use davit_audit::Auditor;
 use davit_flowcontrol::FlowControl;
-use davit_listen::{ConnectionLimits, HttpLimits};
+use davit_listen::{ConnectionLimits, HttpLimits, TlsPolicy};
 use davit_netplan::ServiceRanges;
 use davit_registry::{Registry, errors};
 use davit_schema::gates::Disabled;
@@ -105,6 +105,7 @@ pub struct ApiServer {
 
 /// What connections and requests are held to.
 pub(crate) struct Limits {
+    pub(crate) tls: TlsPolicy,
     pub(crate) connections: ConnectionLimits,
     pub(crate) http: HttpLimits,
     /// The share of requests over HTTP/2 after which a client is to connect anew.

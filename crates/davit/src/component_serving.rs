@@ -3,6 +3,7 @@
 
 use crate::cluster_ca::cluster_ca;
 use crate::protection::duration;
+use crate::serving::TlsFlags;
 use anyhow::{Context, Result};
 use davit_client::Reviews;
 use davit_serving::{ComponentServer, ServedComponent, ServingOptions};
@@ -26,6 +27,8 @@ pub(crate) struct ComponentServingFlags {
     /// Its key
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     tls_private_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsFlags,
     /// Authorities of callers' certificates, PEM [default: the cluster's, from the kubeconfig]
     #[arg(long, value_name = "FILE")]
     client_ca_file: Option<PathBuf>,
@@ -109,6 +112,7 @@ impl ComponentServingFlags {
         );
         Ok(ServingOptions {
             certificate,
+            tls: self.tls.policy()?,
             client_ca,
             reviews,
             always_allow_paths: self.authorization_always_allow_paths.clone(),

@@ -236,6 +236,7 @@ pub(crate) async fn start_server(
     // Its own clients are shown its own certificate: they believe no other authority.
     let server_name = shown.as_ref().map(|_| LOOPBACK_NAME);
     server_options.serving_files = shown;
+    server_options.tls = options.tls.policy()?;
     server_options.service_ranges = services;
     server_options.node_ports = options.services.service_node_port_range.clone();
     // A server that only this machine reaches, or one without a network, has its nodes here.

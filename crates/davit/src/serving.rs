@@ -3,7 +3,29 @@
 
 use anyhow::{Result, bail};
 use davit_apiserver::{NodePorts, ServiceRanges, ServingFiles};
+use davit_listen::{TlsPolicy, TlsPolicyError};
 use std::path::{Path, PathBuf};
+
+/// Which TLS a server offers.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct TlsFlags {
+    /// Cipher suites of TLS 1.2 that are offered, by Go's names; those of TLS 1.3 always are [default: all that davit has]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    tls_cipher_suites: Vec<String>,
+    /// The least version of TLS: VersionTLS12 or VersionTLS13 [default: VersionTLS12]
+    #[arg(long, value_name = "VERSION")]
+    tls_min_version: Option<String>,
+}
+
+impl TlsFlags {
+    /// What is offered.
+    ///
+    /// # Errors
+    /// A name that nobody knows.
+    pub(crate) fn policy(&self) -> Result<TlsPolicy, TlsPolicyError> {
+        TlsPolicy::new(&self.tls_cipher_suites, self.tls_min_version.as_deref())
+    }
+}
 
 /// The certificate that is shown, by `davit server`.
 #[derive(Debug, Clone, clap::Args)]

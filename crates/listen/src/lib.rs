@@ -33,6 +33,7 @@ mod resource_page;
 mod samples;
 mod shares;
 mod socket;
+mod tls;
 mod unread;
 mod unsent;
 pub mod websocket;
@@ -50,4 +51,5 @@ pub use resource_page::{ContainerUseKey, MeasuredUse, ResourceScrape, read_resou
 pub use samples::MetricSample;
 pub use shares::{Share, Shares};
 pub use socket::Socket;
+pub use tls::{TlsPolicy, TlsPolicyError};
 pub use unread::{ReturnedBody, UnreadBody};

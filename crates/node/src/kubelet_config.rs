@@ -186,6 +186,8 @@ pub struct KubeletConfig {
     system_reserved: BTreeMap<String, String>,
     system_reserved_cgroup: Option<String>,
     tls_cert_file: Option<PathBuf>,
+    tls_cipher_suites: Vec<String>,
+    tls_min_version: Option<String>,
     tls_private_key_file: Option<PathBuf>,
     topology_manager_policy: Option<String>,
     topology_manager_policy_options: BTreeMap<String, String>,

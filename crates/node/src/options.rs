@@ -15,6 +15,7 @@ use davit_client::RequestRate;
 use davit_containermanager::Rate;
 use davit_containermanager::compute::Settings;
 use davit_containermanager::devices::UnhealthyPolicies;
+use davit_listen::TlsPolicy;
 use davit_listen::addresses::default_address;
 use davit_machine::{CgroupDriver, CgroupOptions};
 use davit_nodelogs::LogRotation;
@@ -72,6 +73,8 @@ pub struct NodeOptions {
     pub healthz: Option<SocketAddr>,
     /// Certificate chain and key (PEM) of the node server; a self-signed one is made when not given.
     pub serving_certificate: Option<(Vec<u8>, Vec<u8>)>,
+    /// Which versions and suites of TLS the server offers (`tlsMinVersion`, `tlsCipherSuites`).
+    pub tls: TlsPolicy,
     /// The files it and its key were read from, where a configuration names them.
     pub serving_files: Option<[PathBuf; 2]>,
     /// Ask for the certificate of the node server by CertificateSigningRequest (`serverTLSBootstrap`).
@@ -185,6 +188,7 @@ impl NodeOptions {
             served: ServedPaths::default(),
             healthz: None,
             serving_certificate: None,
+            tls: TlsPolicy::default(),
             serving_files: None,
             server_tls_bootstrap: false,
             labels: BTreeMap::new(),

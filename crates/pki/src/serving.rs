@@ -13,7 +13,8 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{
-    DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
+    ConfigBuilder, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
+    SignatureScheme, WantsVerifier,
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
 
@@ -88,8 +89,16 @@ impl ClientCertVerifier for AnyCertificate {
     }
 }
 
-/// The server's TLS configuration: HTTP/2 and HTTP/1.1 by ALPN, client certificates asked for.
-pub fn server_config(identity: ServingIdentity, ca_pem: &str) -> Result<ServerConfig, TlsError> {
+/// The server's TLS configuration, of whose versions and suites `builder` decides: HTTP/2 and HTTP/1.1 by ALPN, client
+/// certificates asked for.
+///
+/// # Errors
+/// The authority is none.
+pub fn server_config(
+    builder: ConfigBuilder<ServerConfig, WantsVerifier>,
+    identity: ServingIdentity,
+    ca_pem: &str,
+) -> Result<ServerConfig, TlsError> {
     let provider = provider();
     let mut roots = RootCertStore::empty();
     for certificate in certificates("the client authority", ca_pem)? {
@@ -101,9 +110,7 @@ pub fn server_config(identity: ServingIdentity, ca_pem: &str) -> Result<ServerCo
         provider: Arc::clone(&provider),
         hints: roots.subjects(),
     };
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| TlsError::Config(e.to_string()))?
+    let mut config = builder
         .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(Arc::new(identity));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];

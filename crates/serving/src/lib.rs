@@ -11,7 +11,7 @@ use davit_client::subject::Subject;
 use davit_client::{AccessAttributes, Reviewed, Reviews};
 use davit_listen::{
     AnswerKind, ConnectionLimits, Connections, Exchange, HealthTallies, HttpLimits, Lease,
-    PROMETHEUS, Socket, TrackedBody, metrics_page,
+    PROMETHEUS, Socket, TlsPolicy, TrackedBody, metrics_page,
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -25,10 +25,10 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_util::sync::CancellationToken;
 
 /// Connections of a server that monitors and probes ask.
@@ -73,6 +73,8 @@ pub trait ServedComponent: Send + Sync + 'static {
 pub struct ServingOptions {
     /// Certificate and key of the server, PEM; without them a self-signed pair is made.
     pub certificate: Option<(Vec<u8>, Vec<u8>)>,
+    /// Which versions and suites of TLS are offered.
+    pub tls: TlsPolicy,
     /// Authorities of callers' certificates, PEM; without them no certificate counts.
     pub client_ca: Option<Vec<u8>>,
     /// Whom to ask about callers.
@@ -133,10 +135,8 @@ impl<C: ServedComponent> ComponentServer<C> {
         component: C,
         options: ServingOptions,
     ) -> Result<Self, ServingError> {
-        let provider = Arc::new(ring::default_provider());
         let clients = options.client_ca.as_deref().map(verifier).transpose()?;
-        let builder =
-            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let builder = options.tls.builder()?;
         let builder = match &clients {
             Some(clients) => builder.with_client_cert_verifier(clients.clone()),
             None => builder.with_no_client_auth(),

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{ClientConfig, SupportedProtocolVersion};
 
 /// A component that may have yet to learn its cluster.
 struct Part(Arc<AtomicBool>);
@@ -52,11 +54,19 @@ fn api() -> kube::Client {
 }
 
 async fn serve() -> (SocketAddr, Arc<AtomicBool>, JoinSet<()>) {
+    serve_by(TlsPolicy::default(), None).await
+}
+
+async fn serve_by(
+    tls: TlsPolicy,
+    certificate: Option<(Vec<u8>, Vec<u8>)>,
+) -> (SocketAddr, Arc<AtomicBool>, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let ready = Arc::new(AtomicBool::new(true));
     let options = ServingOptions {
-        certificate: None,
+        tls,
+        certificate,
         client_ca: None,
         reviews: Reviews::new(api(), api(), [Duration::from_secs(10); 3]),
         always_allow_paths: vec!["/healthz".to_owned(), "/readyz*".to_owned()],
@@ -65,6 +75,46 @@ async fn serve() -> (SocketAddr, Arc<AtomicBool>, JoinSet<()>) {
     let mut tasks = JoinSet::new();
     tasks.spawn(server.run(CancellationToken::new()));
     (address, ready, tasks)
+}
+
+/// Whether a client of this version only, and its suite, is answered.
+async fn is_offered(tls: &TlsPolicy, version: &'static SupportedProtocolVersion) -> Option<String> {
+    let (certificate, key) = self_signed().unwrap();
+    let (address, _, _tasks) = serve_by(tls.clone(), Some((certificate.clone(), key))).await;
+    let mut roots = RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_slice(&certificate).unwrap();
+    roots.add(certificate).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let socket = tokio::net::TcpStream::connect(address).await.unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let stream = connector.connect("localhost".try_into().unwrap(), socket);
+    let stream = stream.await.ok()?;
+    let suite = stream.get_ref().1.negotiated_cipher_suite().unwrap();
+    Some(format!("{:?}", suite.suite()))
+}
+
+#[tokio::test]
+async fn old_versions_and_suites_are_left_out() {
+    let by = |suites: &[&str], version| {
+        let suites: Vec<String> = suites.iter().map(|s| (*s).to_owned()).collect();
+        TlsPolicy::new(&suites, version).unwrap()
+    };
+    let all = by(&[], None);
+    assert!(is_offered(&all, &TLS12).await.is_some());
+    assert!(is_offered(&all, &TLS13).await.is_some());
+    let newest = by(&[], Some("VersionTLS13"));
+    assert_eq!(is_offered(&newest, &TLS12).await, None);
+    assert!(is_offered(&newest, &TLS13).await.is_some());
+    let chosen = "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256";
+    let one = by(&[chosen], None);
+    assert_eq!(is_offered(&one, &TLS12).await.as_deref(), Some(chosen));
+    // A suite for keys of another kind than the server's.
+    let other = by(&["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"], None);
+    assert_eq!(is_offered(&other, &TLS12).await, None);
 }
 
 #[tokio::test]

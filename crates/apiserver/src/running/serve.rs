@@ -115,7 +115,8 @@ impl ApiServer {
     fn acceptor(&self) -> Result<TlsAcceptor, Error> {
         let pki = self.pki().ok_or(Error::NoDataDir)?;
         let identity = self.identities().serving().ok_or(Error::NoDataDir)?;
-        let config = davit_pki::server_config(identity, pki.ca_certificate())?;
+        let builder = self.limits().tls.builder()?;
+        let config = davit_pki::server_config(builder, identity, pki.ca_certificate())?;
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 }

@@ -8,6 +8,7 @@ use davit_access::tokens::TokenError;
 use davit_api::status::Status;
 use davit_netplan::ServiceRanges;
 use davit_webhook::tls::TlsError;
+use tokio_rustls::rustls::Error as RustlsError;
 
 use davit_audit::AuditError;
 use davit_pki::PkiError;
@@ -21,6 +22,9 @@ pub enum Error {
     /// TLS could not be configured.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// Nothing is left of what TLS offers.
+    #[error("TLS of the server: {0}")]
+    Offered(#[from] RustlsError),
     /// Service account keys.
     #[error(transparent)]
     Tokens(#[from] TokenError),

@@ -95,6 +95,7 @@ impl ApiServer {
             flow_control: Arc::new(FlowControl::new(options.flow_control, metrics.flow.clone())),
             in_flight: InFlight::new(options.flow_control),
             limits: Limits {
+                tls: options.tls,
                 connections: options.connections,
                 http: HttpLimits {
                     streams: options.http2_streams,

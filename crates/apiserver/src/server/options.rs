@@ -13,7 +13,7 @@ use davit_api::runtime_config::RuntimeConfig;
 use davit_audit::AuditOptions;
 use davit_encryption::Encryption;
 use davit_flowcontrol::FlowOptions;
-use davit_listen::ConnectionLimits;
+use davit_listen::{ConnectionLimits, TlsPolicy};
 use davit_netplan::{NodePorts, ServiceRanges};
 use davit_registry::Stores;
 use davit_store::Store;
@@ -69,6 +69,8 @@ pub struct Options {
     /// (`--tls-cert-file`, `--tls-private-key-file`); read again when they change. Clients that ask for
     /// [`LOOPBACK_NAME`](davit_pki::LOOPBACK_NAME) are shown the cluster's own all the same.
     pub serving_files: Option<ServingFiles>,
+    /// Which versions and suites of TLS are offered (`--tls-min-version`, `--tls-cipher-suites`).
+    pub tls: TlsPolicy,
     /// The addresses of Services.
     pub service_ranges: ServiceRanges,
     /// The ports of Services on nodes.
@@ -154,6 +156,7 @@ impl Options {
             shares_store: false,
             extra_names: Vec::new(),
             serving_files: None,
+            tls: TlsPolicy::default(),
             service_ranges: ServiceRanges::default(),
             node_ports: NodePorts::default(),
             static_tokens: Vec::new(),

@@ -2,6 +2,7 @@
 
 use crate::access::AccessOptions;
 use crate::features::GateFlags;
+use crate::serving::TlsFlags;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -14,6 +15,8 @@ pub(crate) struct ServerOptions {
     /// Port of the API server (0 = any) [default: 6443]
     #[arg(long, value_name = "N", visible_alias = "secure-port")]
     pub(crate) port: Option<u16>,
+    #[command(flatten)]
+    pub(crate) tls: TlsFlags,
     /// Address the API server listens on
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     pub(crate) bind_address: IpAddr,

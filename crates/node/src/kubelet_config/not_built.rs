@@ -29,9 +29,7 @@ const NOT_BUILT: &[(&str, &str)] = &[
     ("staticPodURLHeader", ""),
     ("syncFrequency", ""),
     ("systemCgroups", ""),
-    ("tlsCipherSuites", ""),
     ("tlsCurvePreferences", ""),
-    ("tlsMinVersion", r#""VersionTLS12""#),
     ("tracing", ""),
     ("userNamespaces", ""),
 ];

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use davit_listen::{TlsPolicy, TlsPolicyError};
 use serde::Deserialize;
 
 use super::{ConfigError, KubeletConfig, time, value, wrong};
@@ -95,6 +96,14 @@ impl KubeletConfig {
             let field = "authentication.x509.clientCAFile";
             options.client_ca = Some(read(field, file)?);
         }
+        let tls = TlsPolicy::new(&self.tls_cipher_suites, self.tls_min_version.as_deref());
+        options.tls = tls.map_err(|error| {
+            let field = match error {
+                TlsPolicyError::Suite(_) => "tlsCipherSuites",
+                TlsPolicyError::Version(_) => "tlsMinVersion",
+            };
+            wrong(field, error.to_string())
+        })?;
         let certificate = named(self.tls_cert_file.as_ref());
         match (certificate, named(self.tls_private_key_file.as_ref())) {
             (None, None) => {}

@@ -83,7 +83,11 @@ fn numbers_that_say_what_happens_anyway() {
         assert!(read(&format!("{field}: 32")).is_err(), "{field}");
     }
     assert!(read("tlsMinVersion: VersionTLS12\nruntimeRequestTimeout: 2m0s").is_ok());
-    assert!(read("tlsMinVersion: VersionTLS13").is_err());
+    assert!(read("tlsMinVersion: VersionTLS13").is_ok());
+    let suites = "tlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]";
+    assert!(read(suites).is_ok());
+    assert!(read("tlsCipherSuites: [TLS_NULL]").is_err());
+    assert!(read("tlsMinVersion: SSL3").is_err());
     assert!(read("memoryThrottlingFactor: 0.9\nmemoryReservationPolicy: None").is_ok());
     for wrong in [
         "memoryThrottlingFactor: 1.1",

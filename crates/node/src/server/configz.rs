@@ -85,6 +85,12 @@ fn configuration(options: &NodeOptions) -> Value {
         config["tlsCertFile"] = json!(certificate);
         config["tlsPrivateKeyFile"] = json!(key);
     }
+    if let Some(version) = options.tls.min_version() {
+        config["tlsMinVersion"] = json!(version);
+    }
+    if !options.tls.suites().is_empty() {
+        config["tlsCipherSuites"] = json!(options.tls.suites());
+    }
     if let Some(path) = &options.static_pod_dir {
         config["staticPodPath"] = json!(path);
     }

@@ -68,8 +68,7 @@ pub(super) fn server_config(
     clients: Option<Clients>,
     requested: Option<Arc<Serving>>,
 ) -> Result<Arc<ServerConfig>, Error> {
-    let builder =
-        ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    let builder = ctx.options.tls.builder()?;
     let builder = match clients {
         None => builder.with_no_client_auth(),
         Some(clients) => builder.with_client_cert_verifier(clients),
