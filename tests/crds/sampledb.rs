@@ -202,9 +202,11 @@ async fn reconcile(
 ) -> Result<Action, kube::runtime::finalizer::Error<Failure>> {
     let all: Api<DynamicObject> = Api::namespaced_with((*client).clone(), "default", &databases());
     let name = format!("{GROUP}/snapshot");
-    let client = &client;
+    let (client, now) = (&client, &all);
     finalizer(&all, &name, object, |event| async move {
+        // As it is now: the one that is kept here may be from before the last status was written.
         let (Event::Apply(object) | Event::Cleanup(object)) = &event;
+        let object = &now.get(&object.name_any()).await?;
         let database = Database { client, object };
         match &event {
             Event::Apply(_) => database.bring_up().await?,
