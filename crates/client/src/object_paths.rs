@@ -334,14 +334,30 @@ mod tests {
         "x?dryRun=All&timeoutSeconds=1",
     ];
 
+    /// A client of a server whose answers have no end, and how many bytes it has sent.
+    fn endless() -> (kube::Client, Arc<Mutex<usize>>) {
+        let sent = Arc::new(Mutex::new(0_usize));
+        let counted = sent.clone();
+        let service = tower::service_fn(move |_: Request<kube::client::Body>| {
+            let counted = counted.clone();
+            async move {
+                let piece = Bytes::from(vec![b' '; 1 << 16]);
+                let pieces = futures::stream::repeat(piece).map(move |p| {
+                    *counted.lock() += p.len();
+                    Ok::<_, BoxError>(Frame::data(p))
+                });
+                Ok::<_, BoxError>(Response::new(StreamBody::new(pieces)))
+            }
+        });
+        (
+            kube::Client::new(ObjectPaths.layer(service), "default"),
+            sent,
+        )
+    }
+
     #[tokio::test]
     async fn a_node_does_not_answer_without_end() {
-        let service = tower::service_fn(|_: Request<kube::client::Body>| async {
-            let piece = Bytes::from(vec![b'x'; 1 << 20]);
-            let pieces = futures::stream::repeat(piece).map(|p| Ok::<_, BoxError>(Frame::data(p)));
-            Ok::<_, BoxError>(Response::new(StreamBody::new(pieces)))
-        });
-        let client = kube::Client::new(ObjectPaths.layer(service), "default");
+        let (client, _) = endless();
         let ask = |path: &str| Request::get(path).body(Vec::new()).unwrap();
         let answer = client.request_text(ask("/api/v1/nodes/n/proxy/stats/summary"));
         let answer = tokio::time::timeout(std::time::Duration::from_secs(60), answer).await;
@@ -359,20 +375,7 @@ mod tests {
     /// Whoever asks a cluster that is not his what it is gets no more than can be that.
     #[tokio::test]
     async fn a_server_does_not_tell_of_itself_without_end() {
-        let sent = Arc::new(Mutex::new(0_usize));
-        let counted = sent.clone();
-        let service = tower::service_fn(move |_: Request<kube::client::Body>| {
-            let counted = counted.clone();
-            async move {
-                let piece = Bytes::from(vec![b' '; 1 << 16]);
-                let pieces = futures::stream::repeat(piece).map(move |p| {
-                    *counted.lock() += p.len();
-                    Ok::<_, BoxError>(Frame::data(p))
-                });
-                Ok::<_, BoxError>(Response::new(StreamBody::new(pieces)))
-            }
-        });
-        let client = kube::Client::new(ObjectPaths.layer(service), "default");
+        let (client, sent) = endless();
         for path in ["/version", "/readyz?verbose", "/livez/ping", "/healthz"] {
             let request = Request::get(path).body(Vec::new()).unwrap();
             client.request_text(request).await.unwrap_err();
@@ -386,20 +389,7 @@ mod tests {
     /// A server behind an APIService answers whoever follows all kinds.
     #[tokio::test]
     async fn servers_of_others_do_not_answer_without_end() {
-        let sent = Arc::new(Mutex::new(0_usize));
-        let counted = sent.clone();
-        let service = tower::service_fn(move |_: Request<kube::client::Body>| {
-            let counted = counted.clone();
-            async move {
-                let piece = Bytes::from(vec![b' '; 1 << 20]);
-                let pieces = futures::stream::repeat(piece).map(move |p| {
-                    *counted.lock() += p.len();
-                    Ok::<_, BoxError>(Frame::data(p))
-                });
-                Ok::<_, BoxError>(Response::new(StreamBody::new(pieces)))
-            }
-        });
-        let client = kube::Client::new(ObjectPaths.layer(service), "default");
+        let (client, sent) = endless();
         let kind = kube::api::GroupVersionKind::gvk("g.test", "v1", "Gauge");
         let resource = kube::discovery::ApiResource::from_gvk(&kind);
         let all: Api<kube::api::DynamicObject> = Api::all_with(client.clone(), &resource);

@@ -91,10 +91,36 @@ const NEVER: [(&str, &[&str]); 3] = [
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsPolicy {
     min_version: Option<String>,
-    names: Vec<String>,
-    only_newest: bool,
-    /// The suites of TLS 1.2; all without.
-    suites: Option<Vec<CipherSuite>>,
+    suites: Vec<String>,
+}
+
+/// The least version by which only the newest is left.
+const NEWEST: &str = "VersionTLS13";
+
+/// What a suite that Kubernetes knows is here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KnownSuite {
+    /// One of TLS 1.2.
+    Offered(CipherSuite),
+    /// One of TLS 1.3.
+    Always,
+    Never,
+}
+
+impl KnownSuite {
+    fn named(name: &str) -> Option<Self> {
+        if let Some((_, suite)) = SUITES.iter().find(|(known, _)| *known == name) {
+            return Some(Self::Offered(*suite));
+        }
+        if ALWAYS.contains(&name) {
+            return Some(Self::Always);
+        }
+        let is_never = NEVER.iter().any(|(exchange, rest)| {
+            name.strip_prefix(exchange)
+                .is_some_and(|end| rest.contains(&end))
+        });
+        is_never.then_some(Self::Never)
+    }
 }
 
 /// A name that Kubernetes does not know either.
@@ -116,30 +142,22 @@ impl TlsPolicy {
     /// There is nothing of such a name.
     pub fn new(suites: &[String], min_version: Option<&str>) -> Result<Self, TlsPolicyError> {
         let min_version = min_version.filter(|version| !version.is_empty());
-        let only_newest = match min_version {
-            None | Some("VersionTLS10" | "VersionTLS11" | "VersionTLS12") => false,
-            Some("VersionTLS13") => true,
+        match min_version {
+            None | Some("VersionTLS10" | "VersionTLS11" | "VersionTLS12" | NEWEST) => {}
             Some(other) => return Err(TlsPolicyError::Version(other.to_owned())),
-        };
-        let mut chosen = Vec::new();
-        for name in suites {
-            match SUITES.iter().find(|(known, _)| known == name) {
-                Some((_, suite)) => chosen.push(*suite),
-                None if ALWAYS.contains(&name.as_str()) || is_never(name) => {}
-                None => return Err(TlsPolicyError::Suite(name.clone())),
-            }
+        }
+        if let Some(name) = suites.iter().find(|s| KnownSuite::named(s).is_none()) {
+            return Err(TlsPolicyError::Suite(name.clone()));
         }
         Ok(Self {
             min_version: min_version.map(str::to_owned),
-            names: suites.to_vec(),
-            only_newest,
-            suites: (!suites.is_empty()).then_some(chosen),
+            suites: suites.to_vec(),
         })
     }
 
     /// The suites that were asked for.
     pub fn suites(&self) -> &[String] {
-        &self.names
+        &self.suites
     }
 
     /// The version that was asked for.
@@ -152,7 +170,11 @@ impl TlsPolicy {
     /// # Errors
     /// Nothing is left to be offered.
     pub fn builder(&self) -> Result<ConfigBuilder<ServerConfig, WantsVerifier>, rustls::Error> {
-        let absent: Vec<&String> = self.names.iter().filter(|name| is_never(name)).collect();
+        let known = |name: &String| KnownSuite::named(name);
+        let absent = self.suites.iter();
+        let absent: Vec<_> = absent
+            .filter(|name| known(name) == Some(KnownSuite::Never))
+            .collect();
         if !absent.is_empty() {
             tracing::warn!(
                 ?absent,
@@ -160,26 +182,19 @@ impl TlsPolicy {
             );
         }
         let mut provider: CryptoProvider = ring::default_provider();
-        if let Some(chosen) = &self.suites {
-            let is_offered = |suite: CipherSuite, newest: bool| newest || chosen.contains(&suite);
-            provider
-                .cipher_suites
-                .retain(|suite| is_offered(suite.suite(), suite.tls13().is_some()));
+        let chosen: Vec<KnownSuite> = self.suites.iter().filter_map(known).collect();
+        if !chosen.is_empty() {
+            provider.cipher_suites.retain(|suite| {
+                suite.tls13().is_some() || chosen.contains(&KnownSuite::Offered(suite.suite()))
+            });
         }
+        let has_older = provider.cipher_suites.iter().any(|s| s.tls13().is_none());
         let builder = ServerConfig::builder_with_provider(Arc::new(provider));
-        let older = self.suites.as_ref().is_none_or(|suites| !suites.is_empty());
-        match self.only_newest || !older {
-            true => builder.with_protocol_versions(&[&TLS13]),
-            false => builder.with_protocol_versions(&[&TLS13, &TLS12]),
+        match has_older && self.min_version() != Some(NEWEST) {
+            true => builder.with_protocol_versions(&[&TLS13, &TLS12]),
+            false => builder.with_protocol_versions(&[&TLS13]),
         }
     }
-}
-
-fn is_never(name: &str) -> bool {
-    NEVER.iter().any(|(exchange, rest)| {
-        name.strip_prefix(exchange)
-            .is_some_and(|end| rest.contains(&end))
-    })
 }
 
 #[cfg(test)]

@@ -370,11 +370,11 @@ mod tests {
         clippy::needless_pass_by_value,
         reason = "reads best with json! in place"
     )]
-    fn pod(spec: serde_json::Value) -> Pod {
+    pub(super) fn pod(spec: serde_json::Value) -> Pod {
         serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()
     }
 
-    fn c(name: &str, cpu: &str, mem: &str) -> serde_json::Value {
+    pub(super) fn c(name: &str, cpu: &str, mem: &str) -> serde_json::Value {
         json!({"name": name, "resources": {"requests": {"cpu": cpu, "memory": mem}, "limits": {"cpu": cpu, "memory": mem}}})
     }
 

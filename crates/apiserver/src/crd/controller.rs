@@ -315,8 +315,9 @@ impl State {
             }
         }
         // served before it is said to be, which discovery waits for
-        let establishing = (!was).then(|| server.registry().establishing());
-        if is_true(&new, "Established") {
+        let is = is_true(&new, "Established");
+        let establishing = (is && !was).then(|| server.registry().establishing());
+        if is {
             if let Some(finalizers) = with_finalizer(&new) {
                 object::set_finalizers(&mut new, &finalizers);
             }

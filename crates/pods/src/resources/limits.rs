@@ -197,20 +197,9 @@ fn plain_resources(
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::{c, pod};
     use super::*;
     use serde_json::json;
-
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "reads best with json! in place"
-    )]
-    fn pod(spec: serde_json::Value) -> Pod {
-        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()
-    }
-
-    fn c(name: &str, cpu: &str, mem: &str) -> serde_json::Value {
-        json!({"name": name, "resources": {"requests": {"cpu": cpu, "memory": mem}, "limits": {"cpu": cpu, "memory": mem}}})
-    }
 
     #[test]
     fn what_the_sandbox_is_told() {
