@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-pub use events::{Action, ClusterEvent, EventObject, EventResource, Hint};
+pub use events::{Action, AffectedPods, ClusterEvent, EventObject, EventResource, Hint};
 pub(crate) use events::{node_action, pod_action};
 pub(crate) use group_preemption::GroupPostFilter;
 pub use placement::{
@@ -62,6 +62,11 @@ pub trait Plugin: Send + Sync + 'static {
     /// Whether this change, which is one of [`events`](Plugin::events), can help this pod.
     fn hint(&self, _event: &ClusterEvent, _pod: &PodInfo, _object: &EventObject) -> Hint {
         Hint::Queue
+    }
+
+    /// Which pods [`hint`](Plugin::hint) can say that of: where thousands wait, it is not asked about the others.
+    fn affected(&self, _event: &ClusterEvent, _object: &EventObject) -> AffectedPods {
+        AffectedPods::All
     }
 }
 

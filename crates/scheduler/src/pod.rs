@@ -363,6 +363,15 @@ impl PodInfo {
             .unwrap_or(DEFAULT_SCHEDULER_NAME)
     }
 
+    /// The claims of its namespace that its entries, or what its status says of them, name.
+    pub fn claim_names(&self) -> impl Iterator<Item = &str> {
+        let entries = self.spec().resource_claims.iter().flatten();
+        let statuses = self.pod.status.iter();
+        let made = statuses.flat_map(|s| &s.resource_claim_statuses).flatten();
+        let named = entries.filter_map(|entry| entry.resource_claim_name.as_deref());
+        named.chain(made.filter_map(|status| status.resource_claim_name.as_deref()))
+    }
+
     /// All containers, init containers first.
     pub fn containers(&self) -> impl Iterator<Item = &Container> {
         let spec = self.spec();

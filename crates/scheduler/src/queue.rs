@@ -6,13 +6,18 @@
 //! bound). The queue has no clock and no tasks of its own: callers pass the time in and ask when to
 //! come back.
 
+mod by_claim;
+
+use by_claim::PodsByClaim;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::framework::Code;
-use crate::framework::{Action, ClusterEvent, EventObject, EventResource, Hint, Status};
+use crate::framework::{
+    Action, AffectedPods, ClusterEvent, EventObject, EventResource, Hint, Status,
+};
 use crate::pod::PodInfo;
 
 /// What the queue asks of the plugins.
@@ -24,6 +29,17 @@ pub trait Rules {
     /// Whether a change can help a pod that `plugin` refused.
     fn hint(&self, plugin: &str, event: &ClusterEvent, pod: &PodInfo, object: &EventObject)
     -> Hint;
+    /// Which of the pods of a profile that `plugin` refused a change can help at all: [`hint`](Rules::hint) is asked about
+    /// these only.
+    fn affected(
+        &self,
+        _plugin: &str,
+        _profile: &str,
+        _event: &ClusterEvent,
+        _object: &EventObject,
+    ) -> AffectedPods {
+        AffectedPods::All
+    }
 }
 
 /// Times of the queue.
@@ -136,8 +152,12 @@ pub struct Queue {
     /// Unschedulable and gated pods: those that a change may help.
     held: HashSet<Arc<str>>,
     gated: usize,
+    /// The same by the claims that they name.
+    by_claim: PodsByClaim,
     /// How many of those each plugin refuses or holds back, by profile.
     refusing: HashMap<(&'static str, String), usize>,
+    /// How many of those no plugin has refused, so that any change may help.
+    unexplained: usize,
     next_seq: u64,
     changes: u64,
 }
@@ -152,7 +172,9 @@ impl Queue {
             backoff: BTreeMap::new(),
             held: HashSet::new(),
             gated: 0,
+            by_claim: PodsByClaim::default(),
             refusing: HashMap::new(),
+            unexplained: 0,
             next_seq: 0,
             changes: 0,
         }
@@ -179,6 +201,13 @@ impl Queue {
             return self.activate(&uid, rules);
         };
         let old = std::mem::replace(&mut entry.pod, pod.clone());
+        if matches!(
+            entry.place,
+            QueueState::Gated(_) | QueueState::Unschedulable
+        ) {
+            self.by_claim.remove(&old);
+            self.by_claim.add(&pod);
+        }
         let action = crate::framework::pod_action(&old, &pod);
         match entry.place {
             QueueState::Active(_) => self.activate(&uid, rules),
@@ -295,7 +324,7 @@ impl Queue {
         now: Instant,
     ) -> usize {
         self.changes += 1;
-        let waiting = self.held.iter().filter_map(|uid| {
+        let woken = |uid: &Arc<str>| {
             let entry = self.entries.get(uid)?;
             let at_once = match entry.place {
                 QueueState::Gated(plugin) => {
@@ -305,12 +334,43 @@ impl Queue {
                 _ => wakes(entry, rules, event, object),
             };
             at_once.map(|at_once| (uid.clone(), at_once))
-        });
-        let waiting: Vec<(Arc<str>, bool)> = waiting.collect();
+        };
+        let waiting: Vec<(Arc<str>, bool)> = match (self.affected(event, object, rules), object) {
+            (AffectedPods::Nobody, _) => Vec::new(),
+            (AffectedPods::NamingClaim, EventObject::Claim { old, new }) => {
+                let claim = new.as_ref().or(old.as_ref());
+                let meta = claim.map(|claim| &claim.metadata);
+                let text = |field: Option<&Option<String>>| field.cloned().flatten();
+                let namespace = text(meta.map(|m| &m.namespace)).unwrap_or_default();
+                let name = text(meta.map(|m| &m.name)).unwrap_or_default();
+                self.by_claim
+                    .of(&namespace, &name)
+                    .filter_map(woken)
+                    .collect()
+            }
+            _ => self.held.iter().filter_map(woken).collect(),
+        };
         for (uid, at_once) in &waiting {
             self.wake(uid, rules, now, *at_once);
         }
         waiting.len()
+    }
+
+    /// Which of the pods that are held a change can help.
+    fn affected(
+        &self,
+        event: &ClusterEvent,
+        object: &EventObject,
+        rules: &impl Rules,
+    ) -> AffectedPods {
+        if self.unexplained > 0 {
+            return AffectedPods::All;
+        }
+        let refusing = self.refusing();
+        let refusing = refusing.filter(|(_, _, pods)| *pods > 0);
+        let affected =
+            refusing.map(|(plugin, profile, _)| rules.affected(plugin, profile, event, object));
+        affected.max().unwrap_or(AffectedPods::Nobody)
     }
 
     /// Moves pods whose time has come: ends of back-off, and those that have been unschedulable for
@@ -419,12 +479,15 @@ impl Queue {
             return;
         };
         let old = std::mem::replace(&mut entry.place, place);
-        for plugin in entry.refused_by(old) {
+        let (before, after) = (entry.refused_by(old), entry.refused_by(place));
+        self.unexplained -= usize::from(old == QueueState::Unschedulable && before.is_empty());
+        self.unexplained += usize::from(place == QueueState::Unschedulable && after.is_empty());
+        for plugin in before {
             let key = (plugin, entry.pod.scheduler_name().to_owned());
             let pods = self.refusing.entry(key).or_default();
             *pods = pods.saturating_sub(1);
         }
-        for plugin in entry.refused_by(place) {
+        for plugin in after {
             let key = (plugin, entry.pod.scheduler_name().to_owned());
             *self.refusing.entry(key).or_default() += 1;
         }
@@ -437,9 +500,11 @@ impl Queue {
             }
             QueueState::Unschedulable => {
                 self.held.remove(uid);
+                self.by_claim.remove(&entry.pod);
             }
             QueueState::Gated(_) => {
                 self.held.remove(uid);
+                self.by_claim.remove(&entry.pod);
                 self.gated -= 1;
             }
             QueueState::InFlight => {}
@@ -453,9 +518,11 @@ impl Queue {
             }
             QueueState::Unschedulable => {
                 self.held.insert(uid.clone());
+                self.by_claim.add(&entry.pod);
             }
             QueueState::Gated(_) => {
                 self.held.insert(uid.clone());
+                self.by_claim.add(&entry.pod);
                 self.gated += 1;
             }
             QueueState::InFlight => {}
@@ -499,5 +566,7 @@ impl From<&Status> for Failure {
     }
 }
 
+#[cfg(test)]
+mod affected_tests;
 #[cfg(test)]
 mod tests;

@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::KubeSchedulerConfiguration;
 use crate::devices::Devices;
 use crate::extender::{ExtenderError, Extenders};
-use crate::framework::{ClusterEvent, EventObject, Hint, Profile, Status};
+use crate::framework::{AffectedPods, ClusterEvent, EventObject, Hint, Profile, Status};
 use crate::metrics::Metrics;
 use crate::pod::PodInfo;
 use crate::pod_groups::PodGroups;
@@ -168,6 +168,16 @@ impl Rules for Profiles {
     ) -> Hint {
         self.of(pod)
             .map_or(Hint::Queue, |p| p.hint(plugin, event, pod, object))
+    }
+    fn affected(
+        &self,
+        plugin: &str,
+        profile: &str,
+        event: &ClusterEvent,
+        object: &EventObject,
+    ) -> AffectedPods {
+        let profile = self.by_name.get(profile);
+        profile.map_or(AffectedPods::All, |p| p.affected(plugin, event, object))
     }
 }
 

@@ -138,6 +138,17 @@ impl ClusterEvent {
     }
 }
 
+/// Which of the pods that a plugin refused a change can help at all, from none to all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AffectedPods {
+    /// None of them.
+    Nobody,
+    /// Those that name the claim that has changed.
+    NamingClaim,
+    /// Any of them.
+    All,
+}
+
 /// The object a change is about, before and after.
 #[derive(Debug, Clone)]
 pub enum EventObject {

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{
-    Bind, ClusterEvent, CycleState, EventObject, Filter, GroupPostFilter, Hint, Permit,
-    PlacementGenerate, PlacementScore, Plugin, PostBind, PostFilter, PreBind, PreEnqueue,
+    AffectedPods, Bind, ClusterEvent, CycleState, EventObject, Filter, GroupPostFilter, Hint,
+    Permit, PlacementGenerate, PlacementScore, Plugin, PostBind, PostFilter, PreBind, PreEnqueue,
     PreFilter, PreScore, QueueSort, Reserve, Score, Status,
 };
 use crate::cache::Snapshot;
@@ -212,6 +212,22 @@ impl Profile {
             plugin.hint(event, pod, object)
         } else {
             Hint::Skip
+        }
+    }
+
+    /// Which of the pods that this plugin refused a change can help at all.
+    pub fn affected(
+        &self,
+        plugin: &str,
+        event: &ClusterEvent,
+        object: &EventObject,
+    ) -> AffectedPods {
+        match self.plugins.get(plugin) {
+            None => AffectedPods::All,
+            Some((plugin, patterns)) if patterns.iter().any(|p| p.covers(event)) => {
+                plugin.affected(event, object)
+            }
+            Some(_) => AffectedPods::Nobody,
         }
     }
 }

@@ -191,13 +191,8 @@ pub(super) fn names(pod: &PodInfo, claim: &ResourceClaim) -> bool {
     if meta.namespace.as_deref() != Some(&*pod.namespace) {
         return false;
     }
-    let entries = pod.spec().resource_claims.iter().flatten();
-    let statuses = pod.pod.status.iter();
-    let made = statuses.flat_map(|s| &s.resource_claim_statuses).flatten();
-    let mut names = entries
-        .map(|e| &e.resource_claim_name)
-        .chain(made.map(|s| &s.resource_claim_name));
-    names.any(|name| name.is_some() && *name == meta.name)
+    let name = meta.name.as_deref();
+    pod.claim_names().any(|named| Some(named) == name)
 }
 
 /// Whether an entry of the pod can stand for a classic claim of this name.

@@ -23,9 +23,9 @@ use super::{bind, claims, extended};
 use crate::cache::Snapshot;
 use crate::devices::{allocation, reserved_for, uid};
 use crate::framework::{
-    Action, ClusterEvent, CycleState, EventObject, EventResource, Filter, Hint, NodeNames, Plugin,
-    Points, PostFilter, PostFilterContext, PostFilterResult, PreEnqueue, PreFilter, PreScore,
-    Reason, Score, Status, default_normalize,
+    Action, AffectedPods, ClusterEvent, CycleState, EventObject, EventResource, Filter, Hint,
+    NodeNames, Plugin, Points, PostFilter, PostFilterContext, PostFilterResult, PreEnqueue,
+    PreFilter, PreScore, Reason, Score, Status, default_normalize,
 };
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
@@ -93,17 +93,10 @@ impl Plugin for DynamicResources {
         let EventObject::Claim { old, new } = object else {
             return Hint::Queue;
         };
-        let freed = |c: &ResourceClaim| allocation(c).is_some();
+        let frees = frees(old.as_deref(), new.as_deref());
         let Some(new) = new else {
-            // An allocated claim that is gone leaves its devices.
-            return if old.as_deref().is_some_and(freed) {
-                Hint::Queue
-            } else {
-                Hint::Skip
-            };
+            return if frees { Hint::Queue } else { Hint::Skip };
         };
-        let frees = old.as_deref().is_some_and(freed) && !freed(new);
-        // Most pods that wait are told of the claims of others: that has to cost nothing.
         if !frees && !claims::names(pod, new) {
             return Hint::Skip;
         }
@@ -120,6 +113,25 @@ impl Plugin for DynamicResources {
             _ => Hint::Skip,
         }
     }
+
+    /// Most pods that wait are told of the claims of others.
+    fn affected(&self, event: &ClusterEvent, object: &EventObject) -> AffectedPods {
+        let EventObject::Claim { old, new } = object else {
+            return AffectedPods::All;
+        };
+        match event.resource {
+            EventResource::ResourceClaim if !frees(old.as_deref(), new.as_deref()) => {
+                AffectedPods::NamingClaim
+            }
+            _ => AffectedPods::All,
+        }
+    }
+}
+
+/// Whether a claim lets go of devices: an allocated claim that is gone leaves its.
+fn frees(old: Option<&ResourceClaim>, new: Option<&ResourceClaim>) -> bool {
+    let holds = |claim: Option<&ResourceClaim>| claim.and_then(allocation).is_some();
+    holds(old) && !holds(new)
 }
 
 impl PreEnqueue for DynamicResources {
