@@ -114,8 +114,8 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
     let controlling = [&attached[..], &["--bind-address", &address]].concat();
     // The controllers' own user has no more than kube-controller-manager's, and each of them a service account with a token.
     let own = path("server/controllers.kubeconfig");
-    let accounts = ["--kubeconfig", &own, "--bind-address", &address];
-    let accounted = [&accounts[..], &["--use-service-account-credentials"]].concat();
+    let manifest = as_kubeadm_starts_controllers(&own, &address, &dir.path().join("server/pki"));
+    let accounted: Vec<&str> = manifest.iter().map(String::as_str).collect();
     run(Command::new(&kubectl)
         .args(["--kubeconfig", &kubeconfig, "delete", "clusterrolebinding"])
         .arg("davit:controllers"));
@@ -216,6 +216,38 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
     });
 }
 
+/// The arguments of kube-controller-manager in the manifest of `kubeadm init`, and terms that are shorter.
+fn as_kubeadm_starts_controllers(kubeconfig: &str, address: &str, pki: &Path) -> Vec<String> {
+    let file = |name: &str| pki.join(name).display().to_string();
+    let (ca, ca_key) = (file("ca.crt"), file("ca.key"));
+    let own = |flag: &str| format!("--{flag}={kubeconfig}");
+    vec![
+        "--allocate-node-cidrs=true".to_owned(),
+        own("authentication-kubeconfig"),
+        own("authorization-kubeconfig"),
+        format!("--bind-address={address}"),
+        format!("--client-ca-file={ca}"),
+        "--cluster-cidr=10.244.0.0/16".to_owned(),
+        "--cluster-name=kubernetes".to_owned(),
+        format!("--cluster-signing-cert-file={ca}"),
+        format!("--cluster-signing-key-file={ca_key}"),
+        "--controllers=*,bootstrapsigner,tokencleaner".to_owned(),
+        own("kubeconfig"),
+        "--leader-elect=true".to_owned(),
+        format!(
+            "--requestheader-client-ca-file={}",
+            file("front-proxy-ca.crt")
+        ),
+        format!("--root-ca-file={ca}"),
+        format!("--service-account-private-key-file={}", file("sa.key")),
+        "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+        "--use-service-account-credentials=true".to_owned(),
+        "--leader-elect-lease-duration=4s".to_owned(),
+        "--leader-elect-renew-deadline=3s".to_owned(),
+        "--leader-elect-retry-period=1s".to_owned(),
+    ]
+}
+
 /// The pages of the servers of controllers and scheduler: health for everybody, the others for those who may.
 fn components_tell_of_themselves(address: &str, admin: &Path, dir: &Path) {
     let config: serde_json::Value =
@@ -247,7 +279,9 @@ fn components_tell_of_themselves(address: &str, admin: &Path, dir: &Path) {
     );
     let configz = get("/configz", &own);
     assert!(
-        configz.contains("\"ClusterCIDR\":\"10.244.0.0/16\""),
+        configz.contains("\"ClusterCIDR\":\"10.244.0.0/16\"")
+            && configz.contains("\"bootstrap-signer-controller\"")
+            && configz.contains("\"leaseDuration\":\"4s\""),
         "{configz}"
     );
     assert_eq!(get("/metrics", &[]), "Unauthorized");

@@ -2,6 +2,7 @@
 //! kubelet and says that pods are ready (items 85, 118, 196 to 199).
 
 mod accounts;
+mod chosen;
 mod gangs;
 mod jobs;
 mod services;

@@ -3,13 +3,12 @@
 //! Specified in
 //! <https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/#configurable-scaling-behavior>.
 
+use crate::AutoscalerSettings;
 use k8s_openapi::api::autoscaling::v2::{
     HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscalerSpec,
 };
 use std::time::{Duration, Instant};
 
-/// How long recommendations hold the number up unless the object says otherwise.
-const DOWNSCALE_WINDOW: Duration = Duration::from_secs(300);
 const LONGEST_PERIOD: Duration = Duration::from_secs(1800);
 /// How much a number may grow at a time without rules: to its double, or to this.
 const GROWTH_FACTOR: i32 = 2;
@@ -110,6 +109,7 @@ impl ScalingHistory {
     pub fn normalize(
         &mut self,
         spec: &HorizontalPodAutoscalerSpec,
+        settings: &AutoscalerSettings,
         current: i32,
         desired: i32,
         now: Instant,
@@ -124,7 +124,7 @@ impl ScalingHistory {
             seconds_of.map_or(default, seconds)
         };
         let up_window = window(up, Duration::ZERO);
-        let down_window = window(down, DOWNSCALE_WINDOW);
+        let down_window = window(down, settings.downscale_stabilization);
         let (stable, highest) = self.stabilized(current, desired, up_window, down_window, now);
         // without rules the highest recommendation counts, also where it is above the number now
         let stable = if rules.is_some() { stable } else { highest };
@@ -304,7 +304,7 @@ mod tests {
         to: i32,
         now: Instant,
     ) -> Normalized {
-        history.normalize(spec, from, to, now)
+        history.normalize(spec, &AutoscalerSettings::default(), from, to, now)
     }
 
     #[test]
@@ -320,14 +320,23 @@ mod tests {
         let now = now + Duration::from_secs(301);
         let lowered = after(&mut history, &spec, 8, 3, now);
         assert_eq!((lowered.replicas, lowered.able), (3, READY));
-        let few = ScalingHistory::default().normalize(&spec, 3, 1, now);
+        let few =
+            ScalingHistory::default().normalize(&spec, &AutoscalerSettings::default(), 3, 1, now);
         assert_eq!((few.replicas, few.limited), (2, TOO_FEW));
     }
 
     #[test]
     fn without_rules_a_number_doubles_at_most() {
         let (spec, now) = (spec(&json!(null)), Instant::now());
-        let at = |from, to| ScalingHistory::default().normalize(&spec, from, to, now);
+        let at = |from, to| {
+            ScalingHistory::default().normalize(
+                &spec,
+                &AutoscalerSettings::default(),
+                from,
+                to,
+                now,
+            )
+        };
         assert_eq!((at(3, 40).replicas, at(3, 40).limited), (6, UP_LIMIT));
         assert_eq!(at(1, 40).replicas, 4);
         assert_eq!((at(30, 60).replicas, at(30, 60).limited), (50, TOO_MANY));

@@ -15,11 +15,8 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-/// How long after its start a pod's CPU use may be that of its start.
-const CPU_INITIALIZATION: SignedDuration = SignedDuration::from_secs(300);
-/// How long after its start a pod that was never ready is taken to be starting.
-const INITIAL_READINESS: SignedDuration = SignedDuration::from_secs(30);
 const CPU: &str = "cpu";
 
 /// What a pod uses, in thousandths.
@@ -35,6 +32,33 @@ pub struct PodMetric {
 
 /// By pod.
 pub type PodMetrics = BTreeMap<String, PodMetric>;
+
+/// What counts where an object does not say otherwise: kube-controller-manager's flags `--horizontal-pod-autoscaler-…`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AutoscalerSettings {
+    /// How often each object is looked at.
+    pub sync_period: Duration,
+    /// How far from its target a metric may be without leading to a change, as a ratio.
+    pub tolerance: f64,
+    /// How long recommendations hold the number up.
+    pub downscale_stabilization: Duration,
+    /// How long after its start a pod's CPU use may be that of its start.
+    pub cpu_initialization_period: SignedDuration,
+    /// How long after its start a pod that was never ready is taken to be starting.
+    pub initial_readiness_delay: SignedDuration,
+}
+
+impl Default for AutoscalerSettings {
+    fn default() -> Self {
+        Self {
+            sync_period: Duration::from_secs(15),
+            tolerance: 0.1,
+            downscale_stabilization: Duration::from_secs(300),
+            cpu_initialization_period: SignedDuration::from_secs(300),
+            initial_readiness_delay: SignedDuration::from_secs(30),
+        }
+    }
+}
 
 /// How far from 1 a ratio may be without leading to a change.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -89,7 +113,12 @@ fn after(time: Timestamp, duration: SignedDuration) -> Timestamp {
 }
 
 /// Whether the pod's use of CPU is that of a pod that starts.
-fn is_starting(pod: &Pod, metric: &PodMetric, now: Timestamp) -> bool {
+fn is_starting(
+    pod: &Pod,
+    metric: &PodMetric,
+    settings: &AutoscalerSettings,
+    now: Timestamp,
+) -> bool {
     let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
     let (Some(ready), Some(started)) = (ready_condition(pod), started) else {
         return true;
@@ -99,17 +128,17 @@ fn is_starting(pod: &Pod, metric: &PodMetric, now: Timestamp) -> bool {
         .last_transition_time
         .as_ref()
         .map_or(started.0, |t| t.0);
-    if after(started.0, CPU_INITIALIZATION) > now {
+    if after(started.0, settings.cpu_initialization_period) > now {
         // measured in part before it was ready
         is_false || metric.at < after(changed, metric.window)
     } else {
-        is_false && after(started.0, INITIAL_READINESS) > changed
+        is_false && after(started.0, settings.initial_readiness_delay) > changed
     }
 }
 
-fn groups(pods: &[Arc<Pod>], metrics: &PodMetrics, resource: &str, now: Timestamp) -> Groups {
+fn groups(seen: &Observed<'_>) -> Groups {
     let mut groups = Groups::default();
-    for pod in pods {
+    for pod in seen.pods {
         let name = pod.metadata.name.clone().unwrap_or_default();
         let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
         if pod.metadata.deletion_timestamp.is_some() || phase == Some("Failed") {
@@ -117,11 +146,14 @@ fn groups(pods: &[Arc<Pod>], metrics: &PodMetrics, resource: &str, now: Timestam
         } else if phase == Some("Pending") {
             groups.unready.insert(name);
         } else {
-            match metrics.get(&name) {
+            match seen.metrics.get(&name) {
                 None => {
                     groups.missing.insert(name);
                 }
-                Some(metric) if resource == CPU && is_starting(pod, metric, now) => {
+                Some(metric)
+                    if seen.resource == CPU
+                        && is_starting(pod, metric, &seen.settings, seen.now) =>
+                {
                     groups.unready.insert(name);
                 }
                 Some(_) => groups.ready += 1,
@@ -233,6 +265,8 @@ pub struct Observed<'a> {
     pub resource: &'a str,
     /// What counts as no change.
     pub tolerance: Tolerance,
+    /// How long pods are taken to be starting.
+    pub settings: AutoscalerSettings,
     /// The time.
     pub now: Timestamp,
 }
@@ -245,7 +279,7 @@ pub fn of_pods(seen: Observed<'_>, against: Against<'_>) -> Result<Proposal, Str
     if seen.pods.is_empty() {
         return Err("no pods returned by selector while calculating replica count".to_owned());
     }
-    let groups = groups(seen.pods, seen.metrics, seen.resource, seen.now);
+    let groups = groups(&seen);
     let mut metrics = seen.metrics.clone();
     metrics.retain(|name, _| !groups.ignored.contains(name) && !groups.unready.contains(name));
     if metrics.is_empty() {
@@ -395,6 +429,7 @@ mod tests {
             metrics: &metrics(values),
             resource: CPU,
             tolerance: TOLERANCE,
+            settings: AutoscalerSettings::default(),
             now: now(),
         };
         of_pods(
@@ -481,6 +516,7 @@ mod tests {
             metrics: &metrics(&[20_000, 10_000, 30_000]),
             resource: "",
             tolerance: TOLERANCE,
+            settings: AutoscalerSettings::default(),
             now: now(),
         };
         let proposal = of_pods(seen, Against::Average { milli: 10_000 }).unwrap();

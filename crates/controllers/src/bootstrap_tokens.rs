@@ -30,6 +30,14 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         spawner.tasks.set(),
         spawner.cancel.clone(),
     );
+    sign(spawner, &tokens);
+    clean(spawner, &tokens);
+}
+
+fn sign(spawner: &mut Spawner<'_>, tokens: &Informer<Secret>) {
+    let Some(spawner) = &mut spawner.start("bootstrap-signer-controller") else {
+        return;
+    };
     let named = watcher::Config::default().fields(&format!("metadata.name={CLUSTER_INFO}"));
     let maps: Informer<ConfigMap> = Informer::spawn(
         kube::Api::namespaced(spawner.shared.clone(), PUBLIC),
@@ -38,7 +46,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         spawner.cancel.clone(),
     );
     let queue = spawner.controller(Signer {
-        client: spawner.client_of("bootstrap-signer"),
+        client: spawner.client.clone(),
         tokens: tokens.clone(),
         maps: maps.clone(),
     });
@@ -46,13 +54,19 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         namespace: PUBLIC.to_owned(),
         name: CLUSTER_INFO.to_owned(),
     };
-    spawner.feed(&tokens, &queue, move |_: &Secret| vec![key()]);
+    spawner.feed(tokens, &queue, move |_: &Secret| vec![key()]);
     spawner.feed(&maps, &queue, |map: &ConfigMap| vec![ObjectKey::of(map)]);
+}
+
+fn clean(spawner: &mut Spawner<'_>, tokens: &Informer<Secret>) {
+    let Some(spawner) = &mut spawner.start("token-cleaner-controller") else {
+        return;
+    };
     let queue = spawner.controller(Cleaner {
-        client: spawner.client_of("token-cleaner"),
+        client: spawner.client.clone(),
         tokens: tokens.clone(),
     });
-    spawner.feed(&tokens, &queue, |token: &Secret| vec![ObjectKey::of(token)]);
+    spawner.feed(tokens, &queue, |token: &Secret| vec![ObjectKey::of(token)]);
 }
 
 fn field(secret: &Secret, key: &str) -> String {

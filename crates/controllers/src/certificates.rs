@@ -32,28 +32,31 @@ const LOOK_AGAIN: Duration = Duration::from_secs(600);
 type Api = kube::Api<CertificateSigningRequest>;
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, authority: Option<Authority>) {
-    let spawner = &mut spawner.as_account("certificate-controller");
     let requests = spawner.informer();
-    let client = spawner.client.clone();
     let keys = |request: &CertificateSigningRequest| vec![ObjectKey::of(request)];
-    let queue = spawner.controller(Approver {
-        client: client.clone(),
-        requests: requests.clone(),
-    });
-    spawner.feed(&requests, &queue, keys);
-    if let Some(authority) = authority {
+    if let Some(spawner) = &mut spawner.start("certificatesigningrequest-approving-controller") {
+        let queue = spawner.controller(Approver {
+            client: spawner.client.clone(),
+            requests: requests.clone(),
+        });
+        spawner.feed(&requests, &queue, keys);
+    }
+    let signing = spawner.start("certificatesigningrequest-signing-controller");
+    if let Some((mut spawner, authority)) = signing.zip(authority) {
         let queue = spawner.controller(Signer {
-            client: client.clone(),
+            client: spawner.client.clone(),
             requests: requests.clone(),
             authority,
         });
         spawner.feed(&requests, &queue, keys);
     }
-    let queue = spawner.controller(Cleaner {
-        client,
-        requests: requests.clone(),
-    });
-    spawner.feed(&requests, &queue, keys);
+    if let Some(spawner) = &mut spawner.start("certificatesigningrequest-cleaner-controller") {
+        let queue = spawner.controller(Cleaner {
+            client: spawner.client.clone(),
+            requests: requests.clone(),
+        });
+        spawner.feed(&requests, &queue, keys);
+    }
 }
 
 fn conditions(

@@ -47,6 +47,9 @@ struct ClusterDns {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, addresses: Vec<IpAddr>) {
+    let Some(spawner) = &mut spawner.start("cluster-dns-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let queue = spawner.controller(ClusterDns {
         client: spawner.client.clone(),

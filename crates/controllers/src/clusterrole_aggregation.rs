@@ -19,7 +19,9 @@ struct Aggregation {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("clusterrole-aggregation-controller");
+    let Some(spawner) = &mut spawner.start("clusterrole-aggregation-controller") else {
+        return;
+    };
     let roles = Informer::spawn(
         kube::Api::all(spawner.shared.clone()),
         watcher::Config::default(),

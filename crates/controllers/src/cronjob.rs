@@ -35,7 +35,9 @@ struct CronJobs {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("cronjob-controller");
+    let Some(spawner) = &mut spawner.start("cronjob-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let events = spawner.events("cronjob-controller");
     let queue = spawner.controller(CronJobs {
@@ -69,6 +71,7 @@ fn missed(schedule: &Schedule, since: Timestamp, now: Timestamp) -> (Option<Time
 #[async_trait]
 impl Reconcile for CronJobs {
     const NAME: &'static str = "cronjob";
+    const WORKERS: usize = 5;
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let api: kube::Api<CronJob> = kube::Api::namespaced(self.client.clone(), &key.namespace);

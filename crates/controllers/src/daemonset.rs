@@ -39,7 +39,9 @@ struct DaemonSets {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("daemon-set-controller");
+    let Some(spawner) = &mut spawner.start("daemonset-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let events = spawner.events("daemonset-controller");
     let controller = DaemonSets {

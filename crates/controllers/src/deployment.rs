@@ -25,7 +25,9 @@ struct Deployments {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("deployment-controller");
+    let Some(spawner) = &mut spawner.start("deployment-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let events = spawner.events("deployment-controller");
     let controller = Deployments {
@@ -48,6 +50,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
 #[async_trait]
 impl Reconcile for Deployments {
     const NAME: &'static str = "deployment";
+    const WORKERS: usize = 5;
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let Some(deployment) = self

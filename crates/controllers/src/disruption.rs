@@ -30,7 +30,9 @@ struct Disruption {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("disruption-controller");
+    let Some(spawner) = &mut spawner.start("disruption-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let events = spawner.events("controllermanager");
     let queue = spawner.controller(Disruption {

@@ -24,7 +24,9 @@ struct EndpointSlices {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("endpointslice-controller");
+    let Some(spawner) = &mut spawner.start("endpointslice-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let queue = spawner.controller(EndpointSlices {
         client: spawner.client.clone(),
@@ -60,7 +62,6 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
                 .collect()
         },
     );
-    mirroring::spawn(spawner);
 }
 
 /// The service whose slice this is, if `manager` keeps it.
@@ -75,7 +76,7 @@ fn service_key(slice: &EndpointSlice, manager: &str) -> Option<ObjectKey> {
 #[async_trait]
 impl Reconcile for EndpointSlices {
     const NAME: &'static str = "endpointslice";
-    const WORKERS: usize = 4;
+    const WORKERS: usize = 5;
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let Some(service) = self.informers.services.get(Some(&key.namespace), &key.name) else {

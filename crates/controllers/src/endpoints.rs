@@ -31,7 +31,9 @@ struct EndpointsController {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("endpoint-controller");
+    let Some(spawner) = &mut spawner.start("endpoints-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let queue = spawner.controller(EndpointsController {
         client: spawner.client.clone(),
@@ -53,6 +55,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
 #[async_trait]
 impl Reconcile for EndpointsController {
     const NAME: &'static str = "endpoints";
+    const WORKERS: usize = 5;
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let api: kube::Api<Endpoints> = kube::Api::namespaced(self.client.clone(), &key.namespace);

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
-const WORKERS: usize = 8;
+const WORKERS: usize = 20;
 const SYNC_DEADLINE: Duration = Duration::from_secs(30);
 /// Claims of a pod are deleted with it by a controller of their own, which has so long for it.
 const OTHERS_FIRST: Duration = Duration::from_secs(1);
@@ -45,7 +45,9 @@ pub(crate) struct GarbageCollector {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("generic-garbage-collector");
+    let Some(spawner) = &mut spawner.start("garbage-collector-controller") else {
+        return;
+    };
     let collector = Arc::new(GarbageCollector {
         client: spawner.client.clone(),
         resources: Resources::default(),
@@ -57,7 +59,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         "garbage-collector-graph",
         resources::follow(collector.clone()),
     );
-    for _ in 0..WORKERS {
+    for _ in 0..spawner.workers.unwrap_or(WORKERS) {
         let collector = collector.clone();
         spawner.workers(NAME, move || work(collector.clone()));
     }

@@ -10,7 +10,7 @@ mod selectors;
 
 use async_trait::async_trait;
 use davit_api::labels::Selector;
-use davit_autoscaling::{ScalingHistory, least};
+use davit_autoscaling::{AutoscalerSettings, ScalingHistory, least};
 use davit_client::scale::{ScaleError, ScaleTarget, Scales};
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
 use davit_reconcile::{Error, Informers, Next, Reconcile, Spawner, write_status};
@@ -29,17 +29,16 @@ use parking_lot::Mutex;
 use selectors::Selectors;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often each object is looked at, as upstream.
-const PERIOD: Duration = Duration::from_secs(15);
 const COMPONENT: &str = "horizontal-pod-autoscaler";
 
 type Hpa = HorizontalPodAutoscaler;
 
-pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("horizontal-pod-autoscaler");
+pub(crate) fn spawn(spawner: &mut Spawner<'_>, settings: AutoscalerSettings) {
+    let Some(spawner) = &mut spawner.start("horizontal-pod-autoscaler-controller") else {
+        return;
+    };
     let client = spawner.client.clone();
     let hpas: Informer<Hpa> = Informer::spawn(
         kube::Api::all(spawner.shared.clone()),
@@ -56,6 +55,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         events: spawner.events(COMPONENT),
         history: Mutex::default(),
         selectors: Selectors::default(),
+        settings,
         client,
     };
     let queue = spawner.controller(autoscaler);
@@ -76,6 +76,7 @@ struct Autoscaler {
     events: EventRecorder,
     history: Mutex<HashMap<ObjectKey, ScalingHistory>>,
     selectors: Selectors,
+    settings: AutoscalerSettings,
 }
 
 /// What one look at an object leads to.
@@ -140,14 +141,14 @@ impl Reconcile for Autoscaler {
                 self.warn(&hpa, "FailedComputeMetricsReplicas", &text);
                 look.condition("ScalingActive", false, "FailedComputeMetricsReplicas", text);
             }
-            Turn::Waits => return Ok(Next::After(PERIOD / 3)),
+            Turn::Waits => return Ok(Next::After(self.settings.sync_period / 3)),
         }
         if hpa.status.as_ref() != Some(&look.status) {
             let mut new = Hpa::clone(&hpa);
             new.status = Some(look.status);
             write_status(&self.client, &new).await?;
         }
-        Ok(Next::After(PERIOD))
+        Ok(Next::After(self.settings.sync_period))
     }
 }
 
@@ -238,7 +239,13 @@ impl Autoscaler {
             std::cmp::Ordering::Equal => String::new(),
         };
         let normalized = self.with_history(key, |history| {
-            history.normalize(spec, current, wanted, Instant::now().into_std())
+            history.normalize(
+                spec,
+                &self.settings,
+                current,
+                wanted,
+                Instant::now().into_std(),
+            )
         });
         let (is_true, reason, message) = normalized.able;
         look.condition("AbleToScale", is_true, reason, message);
@@ -303,6 +310,7 @@ impl Autoscaler {
     ) -> Result<(i32, String, Vec<MetricStatus>), NoNumber> {
         let (selector, pods) = self.pods(hpa, scale, look)?;
         let seen = proposals::Seen {
+            settings: self.settings,
             hpa,
             selector: &selector,
             pods: &pods,

@@ -21,11 +21,11 @@ use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{Patch, PatchParams};
+pub(crate) use plan::condition;
 use plan::{End, NewPod, Plan, plan, settle};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Finalizer of pods whose end is not counted yet.
 const TRACKING: &str = "batch.kubernetes.io/job-tracking";
@@ -44,8 +44,6 @@ const MAX_GENERATE_NAME: usize = 58;
 
 struct Jobs {
     client: kube::Client,
-    /// Removes jobs that have ended, in the name of the controller that does so elsewhere.
-    ttl_client: kube::Client,
     informers: Informers,
     events: EventRecorder,
     /// Where jobs get groups of pods.
@@ -55,13 +53,14 @@ struct Jobs {
 /// Starts the controller. With an informer of groups, by the workloads that they name, the pods of jobs that want all of them
 /// at once are made members of one.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, groups: Option<Informer<PodGroup>>) {
-    let spawner = &mut spawner.as_account("job-controller");
+    let Some(spawner) = &mut spawner.start("job-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let events = spawner.events("job-controller");
     let gangs = groups.map(|groups| Gangs::new(spawner, groups, events.clone()));
     let controller = Jobs {
         client: spawner.client.clone(),
-        ttl_client: spawner.client_of("ttl-after-finished-controller"),
         informers: informers.clone(),
         events,
         gangs,
@@ -95,6 +94,7 @@ fn job_name(pod: &Pod) -> Option<&str> {
 #[async_trait]
 impl Reconcile for Jobs {
     const NAME: &'static str = "job";
+    const WORKERS: usize = 5;
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let api: kube::Api<Job> = kube::Api::namespaced(self.client.clone(), &key.namespace);
@@ -108,7 +108,7 @@ impl Reconcile for Jobs {
             return Ok(Next::Wait);
         };
         if is_managed_by_another(&job) {
-            return self.expire(&job).await;
+            return Ok(Next::Wait);
         }
         let mut owner = Owner::of(&job, &selector)?;
         owner.finalizer = Some(TRACKING);
@@ -117,7 +117,7 @@ impl Reconcile for Jobs {
                 .await?;
             let orphans = self.orphans(key, job.metadata.uid.as_deref());
             self.release_all(&orphans).await?;
-            return self.expire(&job).await;
+            return Ok(Next::Wait);
         }
         owner.claim_pods(&self.client, &self.informers).await?;
         let pods = owner.live_pods(&self.client).await?;
@@ -153,16 +153,6 @@ fn is_managed_by_another(job: &Job) -> bool {
 fn is_tracked(pod: &Pod) -> bool {
     let mut finalizers = pod.metadata.finalizers.iter().flatten();
     finalizers.any(|f| f == TRACKING)
-}
-
-/// How long a job that has ended may stay (`ttlSecondsAfterFinished`).
-fn time_to_live(job: &Job, now: Timestamp) -> Option<Duration> {
-    let ttl = job.spec.as_ref()?.ttl_seconds_after_finished?;
-    let ended = plan::condition(job.status.as_ref()?, outcome(job)?)?;
-    let since = ended.last_transition_time.as_ref()?.0;
-    let elapsed = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-    let ttl = Duration::from_secs(u64::try_from(ttl).unwrap_or(0));
-    Some(ttl.saturating_sub(elapsed))
 }
 
 impl Jobs {
@@ -322,29 +312,6 @@ impl Jobs {
         };
         *job = updated;
         Ok(true)
-    }
-
-    /// Removes a job that has ended once its time to live is over.
-    async fn expire(&self, job: &Job) -> Result<Next, Error> {
-        let deleting = job.metadata.deletion_timestamp.is_some();
-        let Some(left) = time_to_live(job, Timestamp::now()).filter(|_| !deleting) else {
-            return Ok(Next::Wait);
-        };
-        if !left.is_zero() {
-            return Ok(Next::After(left));
-        }
-        let key = ObjectKey::of(job);
-        let api: kube::Api<Job> = kube::Api::namespaced(self.ttl_client.clone(), &key.namespace);
-        let params = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: job.metadata.uid.clone(),
-                resource_version: job.metadata.resource_version.clone(),
-            }),
-            ..DeleteParams::foreground()
-        };
-        gone_is_none(api.delete(&key.name, &params).await)
-            .context(|| format!("remove finished job {key}"))?;
-        Ok(Next::Wait)
     }
 }
 

@@ -49,8 +49,10 @@ mod service_account;
 mod service_cidrs;
 mod statefulset;
 mod storage_version_migrator;
+mod taint_eviction;
 mod token_secrets;
 mod trust_bundle;
+mod ttl_after_finished;
 mod unserved;
 
 use davit_api::features::{
@@ -61,6 +63,7 @@ use davit_reconcile::{COMPONENT, Informers, Spawner};
 use davit_task::{TaskEnded, Tasks};
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -69,14 +72,28 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 pub use certificates::{Authority, AuthorityError};
-pub use davit_reconcile::{AccountClients, Error};
+pub use davit_autoscaling::AutoscalerSettings;
+pub use davit_reconcile::{
+    AccountClients, ControllerSelection, Error, SelectionError, controller_names,
+};
 pub use load_balancer::LoadBalancing;
 pub use node_ipam::{ClusterRange, NodeRanges};
+pub use node_lifecycle::NodeMonitor;
 pub use token_secrets::TokenSigner;
 
 /// What the controllers need to know beyond what the API tells them.
 #[derive(Debug, Default)]
 pub struct Options {
+    /// Which controllers run.
+    pub selection: ControllerSelection,
+    /// How many keys a controller works on at a time, by its name as in the selection, where that is not its usual number.
+    pub concurrency: BTreeMap<&'static str, usize>,
+    /// How closely nodes are watched.
+    pub node_monitor: NodeMonitor,
+    /// How many pods that have ended may stay before the oldest of them are deleted; all with 0.
+    pub terminated_pods: usize,
+    /// What counts for autoscalers that do not say otherwise.
+    pub autoscaling: AutoscalerSettings,
     /// The cluster's CA in PEM, published as ConfigMap `kube-root-ca.crt` in each namespace and as ClusterTrustBundle of
     /// `kubernetes.io/kube-apiserver-serving`. Nothing is published without.
     pub root_ca: Option<String>,
@@ -176,6 +193,9 @@ impl Controllers {
             shared: self.client.clone(),
             client: self.client,
             accounts: self.accounts,
+            selection: self.options.selection,
+            concurrency: Arc::new(self.options.concurrency),
+            workers: None,
             informers,
             tasks: &mut tasks,
             cancel: cancel.clone(),
@@ -191,13 +211,14 @@ impl Controllers {
         bootstrap_tokens::spawn(&mut spawner);
         certificates::spawn(&mut spawner, self.options.authority);
         clusterrole_aggregation::spawn(&mut spawner);
-        node_lifecycle::spawn(&mut spawner);
+        node_lifecycle::spawn(&mut spawner, self.options.node_monitor);
+        taint_eviction::spawn(&mut spawner);
         node_ttl::spawn(&mut spawner);
         node_routes::spawn(&mut spawner);
         if let Some(ranges) = self.options.node_ranges {
             node_ipam::spawn(&mut spawner, ranges);
         }
-        pod_gc::spawn(&mut spawner);
+        pod_gc::spawn(&mut spawner, self.options.terminated_pods);
         let features = &self.options.features;
         let groups = features.is_on(GENERIC_WORKLOAD);
         let groups = groups.then(|| spawner.informer_indexed(job::gang::workload_of));
@@ -213,11 +234,12 @@ impl Controllers {
         daemonset::spawn(&mut spawner);
         let of_jobs = groups.clone().filter(|_| features.is_on(WORKLOAD_WITH_JOB));
         job::spawn(&mut spawner, of_jobs);
+        ttl_after_finished::spawn(&mut spawner);
         cronjob::spawn(&mut spawner);
         statefulset::spawn(&mut spawner);
         replication_controller::spawn(&mut spawner);
         disruption::spawn(&mut spawner);
-        horizontal::spawn(&mut spawner);
+        horizontal::spawn(&mut spawner, self.options.autoscaling);
         let flex_drivers = self.options.flex_volume_plugin_dir;
         let flex_drivers = flex_drivers.unwrap_or_else(|| DEFAULT_PLUGIN_DIR.into());
         davit_volumecontrollers::spawn(
@@ -228,6 +250,7 @@ impl Controllers {
         service_cidrs::spawn(&mut spawner);
         endpoints::spawn(&mut spawner);
         endpoint_slices::spawn(&mut spawner);
+        endpoint_slices::mirroring::spawn(&mut spawner);
         load_balancer::spawn(&mut spawner, self.options.load_balancing);
         unserved::spawn(&mut spawner);
         let with_claims = groups.as_ref().filter(|_| features.is_on(WORKLOAD_CLAIMS));

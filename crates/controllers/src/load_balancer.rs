@@ -68,7 +68,9 @@ struct Owner {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, from: LoadBalancing) {
-    let spawner = &mut spawner.as_account("service-controller");
+    let Some(spawner) = &mut spawner.start("service-lb-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let notices = Notices::new(spawner.events("service-controller"));
     let gives = from != LoadBalancing::Others;

@@ -21,7 +21,9 @@ struct Namespaces {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("namespace-controller");
+    let Some(spawner) = &mut spawner.start("namespace-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let queue = spawner.controller(Namespaces {
         client: spawner.client.clone(),

@@ -58,7 +58,9 @@ struct State {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, ranges: NodeRanges) {
-    let spawner = &mut spawner.as_account("node-controller");
+    let Some(spawner) = &mut spawner.start("node-ipam-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let ipam = Ipam {
         client: spawner.client.clone(),

@@ -1,17 +1,15 @@
-//! Nodes that stop reporting become Unknown, are tainted, and lose their pods after the pods' tolerations run out.
+//! Nodes that stop reporting become Unknown and are tainted; pods leave them by the controller of [`crate::taint_eviction`].
 //!
 //! The clock that counts is our own, from when a heartbeat was last seen to change: clocks of nodes are not trusted.
 
 use async_trait::async_trait;
-use davit_api::taint::tolerates;
 use davit_client::{EventRecorder, ObjectKey};
 use davit_reconcile::nodes::is_ready;
-use davit_reconcile::pods::{disrupt, node_of};
 use davit_reconcile::{
     Context, Error, Informers, LEASE_NAMESPACE, Next, Reconcile, Spawner, cluster_key, gone_is_none,
 };
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference, Pod, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -21,13 +19,27 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a node may be silent, as upstream's `--node-monitor-grace-period`.
-const GRACE: Duration = Duration::from_secs(50);
-/// The same for a node that has never said whether it is ready, as upstream's `--node-startup-grace-period`.
-const STARTUP_GRACE: Duration = Duration::from_secs(60);
-/// How often a node that is not ready is looked at again, as upstream's `--node-monitor-period`: what becomes of its pods
-/// depends on the other nodes, too.
-const MONITOR_PERIOD: Duration = Duration::from_secs(5);
+/// How closely nodes are watched: kube-controller-manager's flags `--node-monitor-…`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeMonitor {
+    /// How often a node that is not ready is looked at again: what becomes of its pods depends on the other nodes, too.
+    pub period: Duration,
+    /// How long a node may be silent.
+    pub grace_period: Duration,
+    /// The same for a node that has never said whether it is ready.
+    pub startup_grace_period: Duration,
+}
+
+impl Default for NodeMonitor {
+    fn default() -> Self {
+        Self {
+            period: Duration::from_secs(5),
+            grace_period: Duration::from_secs(50),
+            startup_grace_period: Duration::from_secs(60),
+        }
+    }
+}
+
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// Taints that follow a condition with effect NoSchedule: condition, its bad status, taint.
@@ -51,6 +63,7 @@ struct NodeLifecycle {
     client: kube::Client,
     informers: Informers,
     events: EventRecorder,
+    monitor: NodeMonitor,
     heard: Mutex<HashMap<String, Heard>>,
     /// The nodes that were ready when they were looked at last: each that is not asks whether there are any. Filled when it is
     /// asked for first.
@@ -63,25 +76,23 @@ struct Heard {
     at: Instant,
 }
 
-pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("node-controller");
+pub(crate) fn spawn(spawner: &mut Spawner<'_>, monitor: NodeMonitor) {
+    let Some(spawner) = &mut spawner.start("node-lifecycle-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let events = spawner.events("node-controller");
     let controller = NodeLifecycle {
         client: spawner.client.clone(),
         informers: informers.clone(),
         events,
+        monitor,
         heard: Mutex::default(),
         ready: OnceLock::new(),
     };
     let queue = spawner.controller(controller);
     spawner.feed(&informers.nodes, &queue, |node: &Node| {
         vec![ObjectKey::of(node)]
-    });
-    // A pod that comes to a tainted node may have to leave it.
-    let moved = |old: &Pod, new: &Pod| node_of(old) != node_of(new);
-    spawner.feed_changes(&informers.pods, &queue, moved, |pod: &Pod| {
-        node_of(pod).map(cluster_key).into_iter().collect()
     });
     spawner.feed(&informers.node_leases, &queue, |lease: &Lease| {
         lease.metadata.name.iter().map(|n| cluster_key(n)).collect()
@@ -105,15 +116,14 @@ impl Reconcile for NodeLifecycle {
             false => self.ready().lock().remove(&key.name),
         };
         let silent_for = self.hear(&node);
-        let grace = grace(&node);
+        let grace = self.monitor.grace(&node);
         if silent_for >= grace {
             self.mark_unknown(&node).await?;
         }
-        let taints = self.taint(&node).await?;
-        let eviction = self.evict(&node, taints).await?;
+        self.taint(&node).await?;
         let next_check = grace.checked_sub(silent_for).filter(|left| !left.is_zero());
-        let others = (!is_ready(&node)).then_some(MONITOR_PERIOD);
-        let next = [next_check, eviction, others].into_iter().flatten().min();
+        let others = (!is_ready(&node)).then_some(self.monitor.period);
+        let next = [next_check, others].into_iter().flatten().min();
         Ok(next.map_or(Next::Wait, Next::After))
     }
 }
@@ -198,8 +208,8 @@ impl NodeLifecycle {
         Ok(())
     }
 
-    /// Gives the node the taints of its conditions, and returns all that it has then.
-    async fn taint(&self, node: &Node) -> Result<Vec<Taint>, Error> {
+    /// Gives the node the taints of its conditions.
+    async fn taint(&self, node: &Node) -> Result<(), Error> {
         let current = node
             .spec
             .as_ref()
@@ -209,7 +219,7 @@ impl NodeLifecycle {
         let evicts = !self.ready().lock().is_empty();
         let wanted = wanted_taints(node, &current, evicts);
         if wanted == current {
-            return Ok(wanted);
+            return Ok(());
         }
         let name = node.metadata.name.clone().unwrap_or_default();
         // With the version, so that taints others set meanwhile are not undone.
@@ -223,41 +233,7 @@ impl NodeLifecycle {
                 .await,
         )
         .context(|| format!("taint node {name}"))?;
-        Ok(wanted)
-    }
-
-    /// Deletes pods whose toleration of the node's NoExecute taints has run out; when the next one does.
-    async fn evict(&self, node: &Node, mut taints: Vec<Taint>) -> Result<Option<Duration>, Error> {
-        taints.retain(|t| t.effect == "NoExecute");
-        if taints.is_empty() {
-            return Ok(None);
-        }
-        let name = node.metadata.name.as_deref().unwrap_or_default();
-        let mut next: Option<Duration> = None;
-        for pod in self.informers.pods.list_indexed(name) {
-            if pod.metadata.deletion_timestamp.is_some() {
-                continue;
-            }
-            let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_deref());
-            match time_left(&taints, tolerations.unwrap_or_default(), Timestamp::now()) {
-                None => {}
-                Some(left) if left.is_zero() => self.delete(&pod).await?,
-                Some(left) => next = Some(next.map_or(left, |n| n.min(left))),
-            }
-        }
-        Ok(next)
-    }
-
-    async fn delete(&self, pod: &Pod) -> Result<(), Error> {
-        let (namespace, name) = (
-            pod.metadata.namespace.clone().unwrap_or_default(),
-            pod.metadata.name.clone().unwrap_or_default(),
-        );
-        tracing::info!(pod = %format_args!("{namespace}/{name}"), "evicting pod from tainted node");
-        let message = "Taint manager: deleting due to NoExecute taint";
-        disrupt(&self.client, pod, "DeletionByTaintManager", message)
-            .await
-            .context(|| format!("evict pod {namespace}/{name}"))
+        Ok(())
     }
 }
 
@@ -281,9 +257,11 @@ fn condition<'a>(node: &'a Node, type_: &str) -> Option<&'a NodeCondition> {
         .find(|c| c.type_ == type_)
 }
 
-/// How long a node may be silent: longer before its first word.
-fn grace(node: &Node) -> Duration {
-    condition(node, "Ready").map_or(STARTUP_GRACE, |_| GRACE)
+impl NodeMonitor {
+    /// How long a node may be silent: longer before its first word.
+    fn grace(&self, node: &Node) -> Duration {
+        condition(node, "Ready").map_or(self.startup_grace_period, |_| self.grace_period)
+    }
 }
 
 /// The condition of a node that is silent. One that never said anything was last heard of when it was made.
@@ -356,28 +334,6 @@ fn wanted_taints(node: &Node, current: &[Taint], evicts: bool) -> Vec<Taint> {
         }
     }
     taints
-}
-
-/// How long a pod may stay under NoExecute taints: `None` for ever, zero not at all.
-fn time_left(taints: &[Taint], tolerations: &[Toleration], now: Timestamp) -> Option<Duration> {
-    let mut left: Option<Duration> = None;
-    for taint in taints {
-        let matching: Vec<&Toleration> =
-            tolerations.iter().filter(|t| tolerates(t, taint)).collect();
-        if matching.is_empty() {
-            return Some(Duration::ZERO);
-        }
-        // The shortest limit among the matching tolerations counts, as upstream.
-        let Some(seconds) = matching.iter().filter_map(|t| t.toleration_seconds).min() else {
-            continue;
-        };
-        let since = taint.time_added.as_ref().map_or(now, |t| t.0);
-        let elapsed = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-        let allowed = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-        let remaining = allowed.saturating_sub(elapsed);
-        left = Some(left.map_or(remaining, |l| l.min(remaining)));
-    }
-    left
 }
 
 #[cfg(test)]
@@ -453,7 +409,9 @@ mod tests {
             ..Taint::default()
         };
         assert_eq!(wanted_taints(&new, &[refused], true), []);
-        assert_eq!((grace(&new), grace(&node("True"))), (STARTUP_GRACE, GRACE));
+        let monitor = NodeMonitor::default();
+        assert_eq!(monitor.grace(&new), Duration::from_secs(60));
+        assert_eq!(monitor.grace(&node("True")), Duration::from_secs(50));
 
         let silent = unknown_condition(&new, "Ready");
         assert_eq!(silent.reason.as_deref(), Some("NodeStatusNeverUpdated"));
@@ -462,36 +420,5 @@ mod tests {
         let taints = keys(&wanted_taints(&new, &[], true));
         let unreachable = ["NoSchedule", "NoExecute"].map(|e| format!("{UNREACHABLE}:{e}"));
         assert_eq!(taints, unreachable);
-    }
-
-    #[test]
-    fn toleration_seconds_count_from_the_taint() {
-        let now = Timestamp::now();
-        let taint = Taint {
-            key: UNREACHABLE.into(),
-            effect: "NoExecute".into(),
-            time_added: Some(Time(
-                now - k8s_openapi::jiff::SignedDuration::from_secs(100),
-            )),
-            value: None,
-        };
-        let tolerating = |seconds| Toleration {
-            key: Some(UNREACHABLE.into()),
-            operator: Some("Exists".into()),
-            effect: Some("NoExecute".into()),
-            toleration_seconds: seconds,
-            ..Toleration::default()
-        };
-        let taints = std::slice::from_ref(&taint);
-        assert_eq!(time_left(taints, &[], now), Some(Duration::ZERO));
-        assert_eq!(time_left(taints, &[tolerating(None)], now), None);
-        assert_eq!(
-            time_left(taints, &[tolerating(Some(300))], now),
-            Some(Duration::from_secs(200))
-        );
-        assert_eq!(
-            time_left(taints, &[tolerating(Some(60))], now),
-            Some(Duration::ZERO)
-        );
     }
 }

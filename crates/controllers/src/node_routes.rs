@@ -39,6 +39,9 @@ struct Routes {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let Some(spawner) = &mut spawner.start("node-route-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let queue = spawner.controller(Routes {
         client: spawner.client.clone(),

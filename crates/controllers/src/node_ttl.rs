@@ -28,7 +28,9 @@ struct Ttl {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("ttl-controller");
+    let Some(spawner) = &mut spawner.start("ttl-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let queue = spawner.controller(Ttl {
         client: spawner.client.clone(),

@@ -13,17 +13,18 @@ use tokio::time::Instant;
 /// How often to look, and how long a node must be missing before its pods are orphans, as upstream.
 const PERIOD: Duration = Duration::from_secs(20);
 const QUARANTINE: Duration = Duration::from_secs(40);
-/// Terminated pods that may stay, as upstream's `--terminated-pod-gc-threshold`.
-const TERMINATED_THRESHOLD: usize = 12_500;
 
-pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("pod-garbage-collector");
+/// So many terminated pods may stay; all of them with 0.
+pub(crate) fn spawn(spawner: &mut Spawner<'_>, threshold: usize) {
+    let Some(spawner) = &mut spawner.start("pod-garbage-collector-controller") else {
+        return;
+    };
     let (client, informers) = (spawner.client.clone(), spawner.informers.clone());
     spawner.task("pod-gc", async move {
         let mut missing_since: HashMap<String, Instant> = HashMap::new();
         loop {
             tokio::time::sleep(PERIOD).await;
-            for (pod, why) in doomed(&informers, &mut missing_since, Instant::now()) {
+            for (pod, why) in doomed(&informers, threshold, &mut missing_since, Instant::now()) {
                 delete(&client, &pod, why).await;
             }
         }
@@ -46,6 +47,7 @@ enum Why {
 /// The pods to delete now.
 fn doomed(
     informers: &Informers,
+    threshold: usize,
     missing_since: &mut HashMap<String, Instant>,
     now: Instant,
 ) -> Vec<(Arc<Pod>, Why)> {
@@ -55,13 +57,15 @@ fn doomed(
         let name = node.metadata.name.clone()?;
         Some((name, off(node)))
     });
-    plan(&informers.pods.list(), &nodes.collect(), missing_since, now)
+    let pods = informers.pods.list();
+    plan(&pods, &nodes.collect(), threshold, missing_since, now)
 }
 
 /// `nodes` says of each node whether it is off.
 fn plan(
     pods: &[Arc<Pod>],
     nodes: &HashMap<String, bool>,
+    threshold: usize,
     missing_since: &mut HashMap<String, Instant>,
     now: Instant,
 ) -> Vec<(Arc<Pod>, Why)> {
@@ -94,13 +98,13 @@ fn plan(
         .filter_map(|pod| Some((pod.clone(), why(pod)?)))
         .collect();
     let mut terminated: Vec<&Arc<Pod>> = pods.iter().filter(|p| is_terminal(p)).collect();
-    if terminated.len() > TERMINATED_THRESHOLD {
+    if threshold > 0 && terminated.len() > threshold {
         terminated.sort_by(|a, b| {
             a.metadata
                 .creation_timestamp
                 .cmp(&b.metadata.creation_timestamp)
         });
-        let surplus = terminated.len() - TERMINATED_THRESHOLD;
+        let surplus = terminated.len() - threshold;
         let oldest = terminated.into_iter().take(surplus);
         doomed.extend(oldest.map(|pod| (pod.clone(), Why::Surplus)));
     }
@@ -171,12 +175,12 @@ mod tests {
         let pods = [pod("a", "here"), pod("b", "gone")];
         let nodes = HashMap::from([("here".to_owned(), false)]);
         let mut missing = HashMap::new();
-        assert!(plan(&pods, &nodes, &mut missing, Instant::now()).is_empty());
+        assert!(plan(&pods, &nodes, 1, &mut missing, Instant::now()).is_empty());
         tokio::time::advance(QUARANTINE).await;
-        let doomed = plan(&pods, &nodes, &mut missing, Instant::now());
+        let doomed = plan(&pods, &nodes, 1, &mut missing, Instant::now());
         assert_eq!(names(&doomed), [("b", Why::Orphaned)]);
         let back = HashMap::from([("here".to_owned(), false), ("gone".to_owned(), false)]);
-        assert!(plan(&pods, &back, &mut missing, Instant::now()).is_empty());
+        assert!(plan(&pods, &back, 1, &mut missing, Instant::now()).is_empty());
         assert!(missing.is_empty(), "a node that came back starts afresh");
     }
 
@@ -189,7 +193,7 @@ mod tests {
         let pods = [pod("a", "off"), Arc::new(terminating.clone())];
         let plan = |off: bool| {
             let nodes = HashMap::from([("off".to_owned(), off)]);
-            plan(&pods, &nodes, &mut HashMap::new(), Instant::now())
+            plan(&pods, &nodes, 1, &mut HashMap::new(), Instant::now())
         };
         assert_eq!(names(&plan(true)), [("b", Why::OutOfService)]);
         assert!(plan(false).is_empty());

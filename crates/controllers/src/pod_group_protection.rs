@@ -20,7 +20,9 @@ struct ProtectedGroups {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, groups: &Informer<PodGroup>) {
-    let spawner = &mut spawner.as_account("podgroup-protection-controller");
+    let Some(spawner) = &mut spawner.start("podgroup-protection-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let queue = spawner.controller(ProtectedGroups {
         client: spawner.client.clone(),

@@ -16,7 +16,9 @@ struct PolicyStatus {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("validatingadmissionpolicy-status-controller");
+    let Some(spawner) = &mut spawner.start("validatingadmissionpolicy-status-controller") else {
+        return;
+    };
     let policies = Informer::spawn(
         kube::Api::all(spawner.shared.clone()),
         watcher::Config::default(),

@@ -20,7 +20,9 @@ struct ReplicaSets {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("replicaset-controller");
+    let Some(spawner) = &mut spawner.start("replicaset-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let events = spawner.events("replicaset-controller");
     let controller = ReplicaSets {
@@ -43,7 +45,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
 #[async_trait]
 impl Reconcile for ReplicaSets {
     const NAME: &'static str = "replicaset";
-    const WORKERS: usize = 4;
+    const WORKERS: usize = 5;
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let Some(set) = self

@@ -23,7 +23,9 @@ struct ReplicationControllers {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("replication-controller");
+    let Some(spawner) = &mut spawner.start("replicationcontroller-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let events = spawner.events("replication-controller");
     let queue = spawner.controller(ReplicationControllers {
@@ -49,6 +51,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
 #[async_trait]
 impl Reconcile for ReplicationControllers {
     const NAME: &'static str = "replicationcontroller";
+    const WORKERS: usize = 5;
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let rc = self

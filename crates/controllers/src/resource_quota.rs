@@ -49,7 +49,9 @@ struct Quotas {
 
 /// Starts the controller; `claims` are watched by others as well.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, claims: &Informer<ResourceClaim>) {
-    let spawner = &mut spawner.as_account("resourcequota-controller");
+    let Some(spawner) = &mut spawner.start("resourcequota-controller") else {
+        return;
+    };
     let quotas: Informer<ResourceQuota> = spawner.informer();
     let queue = spawner.controller(Quotas {
         client: spawner.client.clone(),
@@ -110,6 +112,7 @@ fn namespace_of(namespace: Option<&str>) -> Vec<ObjectKey> {
 #[async_trait]
 impl Reconcile for Quotas {
     const NAME: &'static str = "resourcequota";
+    const WORKERS: usize = 5;
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let namespace = key.name.as_str();

@@ -22,7 +22,9 @@ struct RootCa {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, ca: String) {
-    let spawner = &mut spawner.as_account("root-ca-cert-publisher");
+    let Some(spawner) = &mut spawner.start("root-ca-certificate-publisher-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let queue = spawner.controller(RootCa {
         client: spawner.client.clone(),

@@ -16,7 +16,9 @@ struct ServiceAccounts {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("service-account-controller");
+    let Some(spawner) = &mut spawner.start("serviceaccount-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let queue = spawner.controller(ServiceAccounts {
         client: spawner.client.clone(),

@@ -29,8 +29,12 @@ const STILL_USED: &str = "There are still IPAddresses referencing the ServiceCID
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let ranges: Informer<ServiceCIDR> = spawner.informer();
     let claims: Informer<IPAddress> = spawner.informer();
+    repair::spawn(spawner, &ranges, &claims);
+    let Some(spawner) = &mut spawner.start("service-cidr-controller") else {
+        return;
+    };
     let queue = spawner.controller(Ranges {
-        client: spawner.client_of("service-cidrs-controller"),
+        client: spawner.client.clone(),
         ranges: ranges.clone(),
         claims: claims.clone(),
     });
@@ -42,7 +46,6 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     });
     let all = ranges.clone();
     spawner.feed(&claims, &queue, move |_: &IPAddress| going(&all));
-    repair::spawn(spawner, &ranges, &claims);
 }
 
 /// The ranges that wait to go.

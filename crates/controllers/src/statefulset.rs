@@ -28,7 +28,9 @@ struct StatefulSets {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("statefulset-controller");
+    let Some(spawner) = &mut spawner.start("statefulset-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let events = spawner.events("statefulset-controller");
     let queue = spawner.controller(StatefulSets {
@@ -50,6 +52,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
 #[async_trait]
 impl Reconcile for StatefulSets {
     const NAME: &'static str = "statefulset";
+    const WORKERS: usize = 5;
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let set = self

@@ -40,7 +40,9 @@ struct Migrator {
 
 /// Starts the controller. Its keys are resources: the group in place of the namespace.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("storage-version-migrator-controller");
+    let Some(spawner) = &mut spawner.start("storage-version-migrator-controller") else {
+        return;
+    };
     let migrations: Informer<StorageVersionMigration> = spawner.informer();
     let queue = spawner.controller(Migrator {
         client: spawner.client.clone(),

@@ -29,7 +29,6 @@ const NAMESPACE: &str = "namespace";
 const NOT_SYNCED: Duration = Duration::from_secs(1);
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, signer: Option<TokenSigner>, ca: Option<String>) {
-    let client = spawner.client.clone();
     let of_type = watcher::Config::default().fields(&format!("type={TYPE}"));
     let secrets: Informer<Secret> = Informer::spawn(
         kube::Api::all(spawner.shared.clone()),
@@ -39,10 +38,13 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, signer: Option<TokenSigner>, ca: 
     );
     cleaner::spawn(spawner, secrets.clone());
     // whoever has no key leaves the Secrets to another
-    let Some(signer) = signer else { return };
+    let filling = spawner.start("serviceaccount-token-controller").zip(signer);
+    let Some((mut spawner, signer)) = filling else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let queue = spawner.controller(Tokens {
-        client,
+        client: spawner.client.clone(),
         informers: informers.clone(),
         secrets: secrets.clone(),
         signer: Arc::new(signer),
@@ -160,6 +162,7 @@ impl Tokens {
 #[async_trait]
 impl Reconcile for Tokens {
     const NAME: &'static str = "serviceaccount-token-controller";
+    const WORKERS: usize = 5;
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         if self.secrets.wait_synced(NOT_SYNCED).await.is_err() {

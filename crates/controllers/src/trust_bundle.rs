@@ -4,7 +4,8 @@
 use async_trait::async_trait;
 use davit_client::{Informer, ObjectKey};
 use davit_reconcile::{
-    COMPONENT, Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none,
+    COMPONENT, Context, ControllerSelection, Error, Next, Reconcile, Spawner, cluster_key,
+    gone_is_none,
 };
 use davit_task::Tasks;
 use k8s_openapi::api::certificates::v1beta1::{ClusterTrustBundle, ClusterTrustBundleSpec};
@@ -12,6 +13,7 @@ use kube::api::{DeleteParams, PostParams};
 use kube::runtime::watcher;
 use ring::digest::{SHA256, digest};
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Whose bundle it is.
@@ -29,7 +31,11 @@ struct Publisher {
 
 /// Publishes `ca`, PEM, once the API server has the kind: elsewhere it may be off.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, ca: String) {
-    let spawner = &mut spawner.as_account("kube-apiserver-serving-clustertrustbundle-publisher");
+    let Some(spawner) =
+        &mut spawner.start("kube-apiserver-serving-clustertrustbundle-publisher-controller")
+    else {
+        return;
+    };
     let (client, shared) = (spawner.client.clone(), spawner.shared.clone());
     let (informers, cancel) = (spawner.informers.clone(), spawner.cancel.clone());
     spawner.task("trust-bundle", async move {
@@ -42,6 +48,9 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, ca: String) {
                 client,
                 shared,
                 accounts: None,
+                selection: ControllerSelection::default(),
+                concurrency: Arc::default(),
+                workers: None,
                 informers,
                 tasks: &mut tasks,
                 cancel,

@@ -88,6 +88,9 @@ struct Unserved<K> {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let Some(spawner) = &mut spawner.start("network-controller") else {
+        return;
+    };
     let services = spawner.informers.services.clone();
     watch(spawner, services);
     let policies: Informer<NetworkPolicy> = Informer::spawn(

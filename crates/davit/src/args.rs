@@ -1,5 +1,6 @@
 //! The command line. Names are stable; `docs/` and scripts rely on them.
 
+mod concurrency;
 mod controllers;
 mod explain;
 mod image;
@@ -7,7 +8,8 @@ mod node;
 mod server;
 mod up;
 
-pub(crate) use controllers::Controllers;
+pub(crate) use concurrency::ConcurrencyFlags;
+pub(crate) use controllers::{ControllerFlags, Controllers};
 pub(crate) use explain::{Explain, ExplainWhat, ExplainedClaim, ExplainedHow, ExplainedPod};
 pub(crate) use image::{Image, ImageAction};
 pub(crate) use node::{Node, NodeOptions, PodNetwork, RuntimeKind};

@@ -32,6 +32,10 @@ pub(crate) struct ComponentServingFlags {
     /// Authorities of callers' certificates, PEM [default: the cluster's, from the kubeconfig]
     #[arg(long, value_name = "FILE")]
     client_ca_file: Option<PathBuf>,
+    /// Has no effect but a warning: callers are known by their own certificates and tokens, what a front proxy says of them
+    /// is not believed
+    #[arg(long, value_name = "FILE")]
+    requestheader_client_ca_file: Option<PathBuf>,
     /// Whom to ask whose a bearer token is [default: the component's API server, in its own name]
     #[arg(long, value_name = "FILE")]
     authentication_kubeconfig: Option<PathBuf>,
@@ -75,6 +79,11 @@ impl ComponentServingFlags {
     ) -> Result<()> {
         if port == 0 {
             return Ok(());
+        }
+        if self.requestheader_client_ca_file.is_some() {
+            tracing::warn!(
+                "--requestheader-client-ca-file has no effect: what front proxies say of callers is not believed"
+            );
         }
         let options = self.options(kubeconfig).await?;
         let address = self.address(port);

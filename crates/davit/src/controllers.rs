@@ -11,6 +11,7 @@ use davit_api::time::format_duration;
 use davit_apiserver::ServiceRange;
 use davit_controllers::{Authority, ControllersSync, NodeRanges, Options, TokenSigner};
 use davit_netplan::Network;
+use davit_scheduler::config::LeaderElectionConfiguration;
 use davit_serving::ServedComponent;
 use http::HeaderValue;
 use http::header::USER_AGENT;
@@ -20,6 +21,7 @@ use serde_json::{Value, json};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -28,9 +30,12 @@ const LEASE: &str = "kube-controller-manager";
 
 pub(crate) async fn run(args: Controllers) -> Result<()> {
     let options = options(&args)?;
-    features::remark(&args.attached.gates.feature_gates);
+    let mut election = LeaderElectionConfiguration::of_component(LEASE);
+    args.election.apply(&mut election)?;
+    election.validate().context("leader election")?;
+    features::remark(&args.gates.feature_gates);
     let mut signals = Signals::new()?;
-    let kubeconfig = &args.attached.kubeconfig;
+    let kubeconfig = &args.kubeconfig;
     let Some(client) = connect(&mut signals, kubeconfig).await? else {
         return Ok(());
     };
@@ -44,7 +49,7 @@ pub(crate) async fn run(args: Controllers) -> Result<()> {
     }
     let served = ServedControllers {
         sync: controllers.sync(),
-        configuration: configuration(&args),
+        configuration: configuration(&args, &election),
     };
     let cancel = CancellationToken::new();
     // They end with this function.
@@ -54,9 +59,7 @@ pub(crate) async fn run(args: Controllers) -> Result<()> {
     server
         .serve(args.secure_port, served, kubeconfig, &mut serving, cancel)
         .await?;
-    let gates = &args.attached.gates.feature_gates;
-    let elects = args.attached.leader_elect;
-    let candidate = elects.then(|| Candidate::usual(LEASE, gates));
+    let candidate = Candidate::of(&election, &args.gates.feature_gates)?;
     let work = async |cancel| controllers.run(cancel).await.context("controllers");
     tokio::select! {
         ended = lead(&mut signals, client, LEASE, candidate, work) => ended,
@@ -84,13 +87,14 @@ impl ServedComponent for ServedControllers {
 
 /// What the flags say, as the KubeControllerManagerConfiguration that kube-controller-manager shows; what has no flag here is
 /// left out.
-fn configuration(args: &Controllers) -> Value {
+fn configuration(args: &Controllers, election: &LeaderElectionConfiguration) -> Value {
     let file = |file: &Option<PathBuf>| file.as_ref().map(|file| file.display().to_string());
     let joined = |parts: &mut dyn Iterator<Item = &dyn Display>| {
         let parts: Vec<String> = parts.map(ToString::to_string).collect();
         parts.join(",")
     };
-    let signing = args.cluster_signing_duration.as_nanos();
+    let flags = &args.flags;
+    let go = |time: Duration| format_duration(i64::try_from(time.as_nanos()).unwrap_or(i64::MAX));
     let ranges: Vec<ServiceRange> = args.service_cluster_ip_range.all().collect();
     json!({
         "kind": "KubeControllerManagerConfiguration",
@@ -98,25 +102,37 @@ fn configuration(args: &Controllers) -> Value {
         "Generic": {
             "Port": args.secure_port,
             "Address": args.serving.address(args.secure_port).ip(),
-            "ClientConnection": {"kubeconfig": args.attached.kubeconfig.display().to_string()},
-            "LeaderElection": {
-                "leaderElect": args.attached.leader_elect,
-                "resourceLock": "leases",
-                "resourceName": LEASE,
-                "resourceNamespace": "kube-system",
-            },
-            "Controllers": ["*"],
+            "ClientConnection": {"kubeconfig": args.kubeconfig.display().to_string()},
+            "LeaderElection": election,
+            "Controllers": flags.controllers.to_string().split(',').collect::<Vec<_>>(),
         },
         "KubeCloudShared": {
+            "ClusterName": args.cluster_name,
             "UseServiceAccountCredentials": args.use_service_account_credentials,
             "AllocateNodeCIDRs": args.allocate_node_cidrs,
+            "NodeMonitorPeriod": go(flags.node_monitor_period),
             "ClusterCIDR": joined(&mut args.cluster_cidr.0.iter().map(|range| range as _)),
         },
         "CSRSigningController": {
             "ClusterSigningCertFile": file(&args.cluster_signing_cert_file),
             "ClusterSigningKeyFile": file(&args.cluster_signing_key_file),
-            "ClusterSigningDuration": format_duration(i64::try_from(signing).unwrap_or(i64::MAX)),
+            "ClusterSigningDuration": go(args.cluster_signing_duration),
         },
+        "HPAController": {
+            "HorizontalPodAutoscalerSyncPeriod": go(flags.horizontal_pod_autoscaler_sync_period),
+            "HorizontalPodAutoscalerDownscaleStabilizationWindow":
+                go(flags.horizontal_pod_autoscaler_downscale_stabilization),
+            "HorizontalPodAutoscalerTolerance": flags.horizontal_pod_autoscaler_tolerance,
+            "HorizontalPodAutoscalerCPUInitializationPeriod":
+                go(flags.horizontal_pod_autoscaler_cpu_initialization_period),
+            "HorizontalPodAutoscalerInitialReadinessDelay":
+                go(flags.horizontal_pod_autoscaler_initial_readiness_delay),
+        },
+        "NodeLifecycleController": {
+            "NodeStartupGracePeriod": go(flags.node_startup_grace_period),
+            "NodeMonitorGracePeriod": go(flags.node_monitor_grace_period),
+        },
+        "PodGCController": {"TerminatedPodGCThreshold": flags.terminated_pod_gc_threshold},
         "SAController": {
             "ServiceAccountKeyFile": file(&args.service_account_private_key_file),
             "RootCAFile": file(&args.root_ca_file),
@@ -160,7 +176,7 @@ fn options(args: &Controllers) -> Result<Options> {
             first.map_err(anyhow::Error::new).with_context(name)?;
             Some(pem)
         }
-        None => cluster_ca(&args.attached.kubeconfig)?,
+        None => cluster_ca(&args.kubeconfig)?,
     };
     if root_ca.is_none() {
         tracing::warn!(
@@ -175,6 +191,11 @@ fn options(args: &Controllers) -> Result<Options> {
     let mut inside: Vec<Network> = services.all().map(ServiceRange::network).collect();
     inside.extend(node_ranges.iter().flat_map(NodeRanges::all));
     Ok(Options {
+        selection: args.flags.controllers.clone(),
+        concurrency: args.flags.concurrency.by_controller(),
+        node_monitor: args.flags.node_monitor(),
+        terminated_pods: args.flags.terminated_pod_gc_threshold,
+        autoscaling: args.flags.autoscaling(),
         root_ca,
         authority,
         token_signer,
@@ -183,6 +204,6 @@ fn options(args: &Controllers) -> Result<Options> {
         load_balancing: args.load_balancer.or_range(&args.balancer_range, inside)?,
         default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
         flex_volume_plugin_dir: args.flex_volume_plugin_dir.clone(),
-        features: args.attached.gates.feature_gates.clone(),
+        features: args.gates.feature_gates.clone(),
     })
 }

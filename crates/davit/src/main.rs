@@ -34,6 +34,7 @@ mod kube_proxy_flags;
 mod kubeconfig;
 mod kubelet_flags;
 mod lab;
+mod leader_election;
 mod live;
 mod logs;
 mod new;

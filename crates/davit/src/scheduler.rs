@@ -7,11 +7,10 @@ use crate::served_scheduler::ServedScheduler;
 use crate::shutdown::Signals;
 use crate::single::{Candidate, connect, finish, lead};
 use anyhow::{Context, Result};
-use davit_api::features::{COORDINATED_LEADER_ELECTION, Features};
-use davit_scheduler::config::{KubeSchedulerConfiguration, LeaderElectionConfiguration};
+use davit_api::features::Features;
+use davit_scheduler::config::KubeSchedulerConfiguration;
 use davit_scheduler::{Scheduler, SchedulerOptions};
 use std::path::Path;
-use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -49,7 +48,7 @@ pub(crate) async fn run(flags: SchedulerFlags) -> Result<()> {
         return Ok(());
     };
     let gates = &flags.gates.feature_gates;
-    let candidate = candidate(&configuration.leader_election, gates)?;
+    let candidate = Candidate::of(&configuration.leader_election, gates)?;
     let options = SchedulerOptions {
         configuration,
         flush_after: flags.pod_max_in_unschedulable_pods_duration,
@@ -71,29 +70,4 @@ pub(crate) async fn run(flags: SchedulerFlags) -> Result<()> {
         ended = lead(&mut signals, client, "kube-scheduler", candidate, work) => ended,
         Some(ended) = serving.join_next() => finish(Some(ended)),
     }
-}
-
-/// The Lease that the configuration names, if there is to be an election.
-fn candidate(
-    election: &LeaderElectionConfiguration,
-    features: &Features,
-) -> Result<Option<Candidate>> {
-    if !election.leader_elect {
-        return Ok(None);
-    }
-    let durations = [
-        election.lease_duration,
-        election.renew_deadline,
-        election.retry_period,
-    ];
-    let mut known = [Duration::ZERO; 3];
-    for (known, given) in known.iter_mut().zip(durations) {
-        *known = given.try_into().context("leader election")?;
-    }
-    Ok(Some(Candidate {
-        namespace: election.resource_namespace.clone(),
-        name: election.resource_name.clone(),
-        durations: Some(known),
-        coordinated: features.is_on(COORDINATED_LEADER_ELECTION),
-    }))
 }

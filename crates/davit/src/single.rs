@@ -11,6 +11,7 @@ use davit_api::features::{COORDINATED_LEADER_ELECTION, Features};
 use davit_apiserver::version::{MAJOR, MINOR};
 use davit_apiserver::{KubeletAuthority, ServiceRange, ServiceRanges};
 use davit_client::{Candidacy, LeaderElector};
+use davit_scheduler::config::LeaderElectionConfiguration;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::time::Duration;
@@ -99,6 +100,31 @@ impl Candidate {
             durations: None,
             coordinated: features.is_on(COORDINATED_LEADER_ELECTION),
         }
+    }
+
+    /// For the Lease that a configuration names, if there is to be an election.
+    pub(crate) fn of(
+        election: &LeaderElectionConfiguration,
+        features: &Features,
+    ) -> Result<Option<Self>> {
+        if !election.leader_elect {
+            return Ok(None);
+        }
+        let durations = [
+            election.lease_duration,
+            election.renew_deadline,
+            election.retry_period,
+        ];
+        let mut known = [Duration::ZERO; 3];
+        for (known, given) in known.iter_mut().zip(durations) {
+            *known = given.try_into().context("leader election")?;
+        }
+        Ok(Some(Self {
+            namespace: election.resource_namespace.clone(),
+            name: election.resource_name.clone(),
+            durations: Some(known),
+            coordinated: features.is_on(COORDINATED_LEADER_ELECTION),
+        }))
     }
 
     /// Stands for the lease until `cancel`.

@@ -305,6 +305,11 @@ fn controllers(
     load_balancing: LoadBalancing,
 ) -> Result<davit_controllers::Options> {
     Ok(davit_controllers::Options {
+        selection: args.controllers.controllers.clone(),
+        concurrency: args.controllers.concurrency.by_controller(),
+        node_monitor: args.controllers.node_monitor(),
+        terminated_pods: args.controllers.terminated_pod_gc_threshold,
+        autoscaling: args.controllers.autoscaling(),
         load_balancing,
         root_ca: server.ca(),
         authority: server.authority()?,

@@ -45,7 +45,9 @@ pub(crate) fn spawn(
     rules: Informer<DeviceTaintRule>,
     consumers: ClaimConsumers,
 ) {
-    let spawner = &mut spawner.as_account("device-taint-eviction-controller");
+    let Some(spawner) = &mut spawner.start("device-taint-eviction-controller") else {
+        return;
+    };
     let evictor = Evictor {
         client: spawner.client.clone(),
         events: spawner.events("device-taint-eviction"),

@@ -255,9 +255,11 @@ pub(crate) fn spawn(
     spawner: &mut Spawner<'_>,
     groups: Option<Informer<PodGroup>>,
 ) -> Informer<ResourceClaim> {
-    let spawner = &mut spawner.as_account("resource-claim-controller");
     let claims =
         spawner.informer_indexed(|claim: &ResourceClaim| made::owner_of(claim).map(str::to_owned));
+    let Some(spawner) = &mut spawner.start("resourceclaim-controller") else {
+        return claims;
+    };
     let known = Known {
         client: spawner.client.clone(),
         pods: spawner.informers.pods.clone(),

@@ -44,7 +44,9 @@ pub(crate) fn spawn(
     slices: Informer<ResourceSlice>,
     rules: Informer<DeviceTaintRule>,
 ) {
-    let spawner = &mut spawner.as_account("resourcepoolstatusrequest-controller");
+    let Some(spawner) = &mut spawner.start("resourcepoolstatusrequest-controller") else {
+        return;
+    };
     let requests: Informer<ResourcePoolStatusRequest> = spawner.informer();
     let queue = spawner.controller(PoolStatuses {
         client: spawner.client.clone(),

@@ -1,12 +1,14 @@
 //! The loop that all controllers share: keys from informers, a queue, workers with back-off.
 
 use crate::informers::Informers;
+use crate::selection::{ControllerSelection, controller_named};
 use async_trait::async_trait;
 use davit_client::served_kinds::DiscoverError;
 use davit_client::slow_kinds::SlowKindError;
 use davit_client::{Change, EventRecorder, IndexValue, Informer, ObjectKey, WorkQueue, message_of};
 use davit_task::{Tasks, guard, guard_async};
 use kube::runtime::watcher;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,7 +138,7 @@ pub enum Next {
 pub trait Reconcile: Send + Sync + 'static {
     /// Name in logs.
     const NAME: &'static str;
-    /// Keys handled at the same time.
+    /// Keys handled at the same time, unless somebody says otherwise.
     const WORKERS: usize = 2;
     /// Brings the object of the key into its desired state; called again until it succeeds.
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error>;
@@ -153,6 +155,12 @@ pub struct Spawner<'a> {
     pub shared: kube::Client,
     /// Where each controller has a service account of its own.
     pub accounts: Option<AccountClients>,
+    /// Which of them run.
+    pub selection: ControllerSelection,
+    /// How many keys each works on at a time, by name as in the selection, where that is not its usual number.
+    pub concurrency: Arc<BTreeMap<&'static str, usize>>,
+    /// The same of the controller that is being started.
+    pub workers: Option<usize>,
     /// What all controllers follow.
     pub informers: Informers,
     /// Where their tasks are kept.
@@ -162,30 +170,35 @@ pub struct Spawner<'a> {
 }
 
 impl Spawner<'_> {
-    /// Starts controllers whose requests are those of the service account `kube-system/ACCOUNT`, where controllers have
-    /// accounts of their own; else it is what it was.
-    pub fn as_account(&mut self, account: &str) -> Spawner<'_> {
-        Spawner {
-            client: self.client_of(account),
+    /// Starts the controller of this name (as `--controllers` has it), whose requests are those of its service account where
+    /// controllers have accounts of their own; none where it is not to run.
+    pub fn start(&mut self, name: &str) -> Option<Spawner<'_>> {
+        if !self.selection.has(name) {
+            return None;
+        }
+        let known = controller_named(name);
+        debug_assert!(known.is_some(), "{name} cannot be chosen");
+        let account = known.and_then(|known| known.account);
+        let own = account.zip(self.accounts.as_ref());
+        let client = own.map(|(account, client)| client(account));
+        Some(Spawner {
+            client: client.unwrap_or_else(|| self.client.clone()),
             shared: self.shared.clone(),
             accounts: self.accounts.clone(),
+            selection: self.selection.clone(),
+            concurrency: self.concurrency.clone(),
+            workers: known.and_then(|known| self.concurrency.get(known.name).copied()),
             informers: self.informers.clone(),
             tasks: self.tasks,
             cancel: self.cancel.clone(),
-        }
-    }
-
-    /// The client of a controller with this account, as [`Spawner::as_account`] has it.
-    pub fn client_of(&self, account: &str) -> kube::Client {
-        let of_account = self.accounts.as_ref().map(|client| client(account));
-        of_account.unwrap_or_else(|| self.client.clone())
+        })
     }
 
     /// Starts the workers of a controller and returns its queue, to be fed.
     pub fn controller<R: Reconcile>(&mut self, reconciler: R) -> WorkQueue<ObjectKey> {
         let queue = WorkQueue::named(R::NAME, BACKOFF.0, BACKOFF.1);
         let reconciler = Arc::new(reconciler);
-        for _ in 0..R::WORKERS {
+        for _ in 0..self.workers.unwrap_or(R::WORKERS) {
             let (reconciler, queue) = (reconciler.clone(), queue.clone());
             self.workers(R::NAME, move || work(reconciler.clone(), queue.clone()));
         }

@@ -19,6 +19,7 @@ pub mod nodes;
 mod notices;
 pub mod owners;
 pub mod pods;
+mod selection;
 mod status;
 
 pub use controller::{
@@ -27,4 +28,5 @@ pub use controller::{
 };
 pub use informers::{Informers, LEASE_NAMESPACE, ROOT_CA_MAP};
 pub use notices::{Notices, Tone};
+pub use selection::{ControllerSelection, SelectionError, controller_names};
 pub use status::write_status;

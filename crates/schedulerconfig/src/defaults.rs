@@ -65,6 +65,17 @@ impl KubeSchedulerProfile {
 }
 
 impl LeaderElectionConfiguration {
+    /// Of a component that is no scheduler: with a Lease of this name, and without an election unless somebody wants one.
+    pub fn of_component(lease: &str) -> Self {
+        let mut configuration = Self {
+            leader_elect: false,
+            resource_name: lease.to_owned(),
+            ..Self::default()
+        };
+        configuration.set_defaults();
+        configuration
+    }
+
     fn set_defaults(&mut self) {
         for (field, seconds) in [
             (&mut self.lease_duration, 15),

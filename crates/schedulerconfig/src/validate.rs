@@ -79,6 +79,21 @@ impl KubeSchedulerConfiguration {
     }
 }
 
+impl LeaderElectionConfiguration {
+    /// Whether a component can stand for election with this.
+    ///
+    /// # Errors
+    /// All faults that were found.
+    pub fn validate(&self) -> Result<(), ConfigurationError> {
+        let mut faults = Vec::new();
+        leader_election(self, &mut faults);
+        match faults.is_empty() {
+            true => Ok(()),
+            false => Err(ConfigurationError::Invalid(faults)),
+        }
+    }
+}
+
 fn leader_election(config: &LeaderElectionConfiguration, faults: &mut ErrorList) {
     if !config.leader_elect {
         return;

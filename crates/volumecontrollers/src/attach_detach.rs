@@ -50,7 +50,9 @@ const SYNC_WARNING: Duration = Duration::from_secs(30);
 
 /// Starts the controller.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, flex_drivers: Arc<FlexDrivers>) {
-    let spawner = &mut spawner.as_account("attachdetach-controller");
+    let Some(spawner) = &mut spawner.start("persistentvolume-attach-detach-controller") else {
+        return;
+    };
     let client = spawner.client.clone();
     let attachments: Informer<VolumeAttachment> = spawner.informer();
     let drivers: Informer<CSIDriver> = spawner.informer();

@@ -23,7 +23,9 @@ struct EphemeralVolumes {
 
 /// Starts the controller.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("ephemeral-volume-controller");
+    let Some(spawner) = &mut spawner.start("ephemeral-volume-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let events = spawner.events("ephemeral_volume");
     let queue = spawner.controller(EphemeralVolumes {
@@ -92,6 +94,7 @@ fn claim_for(
 #[async_trait]
 impl Reconcile for EphemeralVolumes {
     const NAME: &'static str = "ephemeral-volume-controller";
+    const WORKERS: usize = 5;
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let pod = self.informers.pods.get(Some(&key.namespace), &key.name);

@@ -48,6 +48,9 @@ impl Shared {
 
 /// Starts the provisioner. Where `default_class` is set it makes the class that a cluster begins with.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, default_class: bool) {
+    let Some(spawner) = &mut spawner.start("local-volume-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let shared = Arc::new(Shared {
         client: spawner.client.clone(),

@@ -60,7 +60,9 @@ struct Shared {
 
 /// Starts the controller.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("persistent-volume-binder");
+    let Some(spawner) = &mut spawner.start("persistentvolume-binder-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let shared = Arc::new(Shared {
         client: spawner.client.clone(),

@@ -28,7 +28,9 @@ struct Expansion {
 
 /// Starts the controller.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, flex_drivers: Arc<FlexDrivers>) {
-    let spawner = &mut spawner.as_account("expand-controller");
+    let Some(spawner) = &mut spawner.start("persistentvolume-expander-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let events = spawner.events("volume_expand");
     let queue = spawner.controller(Expansion {

@@ -29,9 +29,18 @@ struct AttributesClasses {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    protect_claims(spawner);
+    protect_volumes(spawner);
+    protect_classes(spawner);
+}
+
+fn protect_claims(spawner: &mut Spawner<'_>) {
+    let Some(spawner) = &mut spawner.start("persistentvolumeclaim-protection-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let claims = spawner.controller(Claims {
-        client: spawner.client_of("pvc-protection-controller"),
+        client: spawner.client.clone(),
         informers: informers.clone(),
     });
     spawner.feed(
@@ -40,16 +49,30 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         |claim: &PersistentVolumeClaim| vec![ObjectKey::of(claim)],
     );
     spawner.feed(&informers.pods, &claims, |pod: &Pod| claim_keys(pod));
+}
+
+fn protect_volumes(spawner: &mut Spawner<'_>) {
+    let Some(spawner) = &mut spawner.start("persistentvolume-protection-controller") else {
+        return;
+    };
+    let informers = spawner.informers.clone();
     let volumes = spawner.controller(Volumes {
-        client: spawner.client_of("pv-protection-controller"),
+        client: spawner.client.clone(),
         informers: informers.clone(),
     });
     spawner.feed(&informers.volumes, &volumes, |volume: &PersistentVolume| {
         vec![ObjectKey::of(volume)]
     });
+}
+
+fn protect_classes(spawner: &mut Spawner<'_>) {
+    let Some(spawner) = &mut spawner.start("volumeattributesclass-protection-controller") else {
+        return;
+    };
+    let informers = spawner.informers.clone();
     let classes: Informer<VolumeAttributesClass> = spawner.informer();
     let protection = spawner.controller(AttributesClasses {
-        client: spawner.client_of("volumeattributesclass-protection-controller"),
+        client: spawner.client.clone(),
         informers: informers.clone(),
         classes: classes.clone(),
     });

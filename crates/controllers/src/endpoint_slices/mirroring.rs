@@ -25,7 +25,9 @@ struct Mirroring {
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let spawner = &mut spawner.as_account("endpointslicemirroring-controller");
+    let Some(spawner) = &mut spawner.start("endpointslice-mirroring-controller") else {
+        return;
+    };
     let informers = spawner.informers.clone();
     let queue = spawner.controller(Mirroring {
         client: spawner.client.clone(),
@@ -65,6 +67,7 @@ fn is_mirrored(endpoints: &Endpoints) -> bool {
 #[async_trait]
 impl Reconcile for Mirroring {
     const NAME: &'static str = "endpointslicemirroring";
+    const WORKERS: usize = 5;
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let get = |name| self.informers.services.get(Some(&key.namespace), name);

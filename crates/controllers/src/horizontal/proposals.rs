@@ -2,7 +2,7 @@
 
 use super::Autoscaler;
 use davit_api::quantity::Quantity;
-use davit_autoscaling::{Against, Observed, PodMetrics, Proposal, Tolerance};
+use davit_autoscaling::{Against, AutoscalerSettings, Observed, PodMetrics, Proposal, Tolerance};
 use k8s_openapi::api::autoscaling::v2::{
     ContainerResourceMetricStatus, CrossVersionObjectReference, ExternalMetricSource,
     ExternalMetricStatus, HPAScalingRules, HorizontalPodAutoscaler, MetricSpec, MetricStatus,
@@ -15,9 +15,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::jiff::Timestamp;
 use std::sync::Arc;
 
-/// How far from its target a metric may be without leading to a change, unless the object says otherwise.
-const TOLERANCE: f64 = 0.1;
-
 /// What is known when the metrics of an object are looked at.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen<'a> {
@@ -28,6 +25,8 @@ pub(super) struct Seen<'a> {
     pub(super) current: i32,
     /// Replicas that there are.
     pub(super) observed: i32,
+    /// What counts where the object does not say otherwise.
+    pub(super) settings: AutoscalerSettings,
 }
 
 /// What a metric asks for.
@@ -79,13 +78,13 @@ fn selector(selector: Option<&LabelSelector>) -> Result<String, String> {
     Ok(terms.join(","))
 }
 
-fn tolerance(hpa: &HorizontalPodAutoscaler) -> Tolerance {
+fn tolerance(hpa: &HorizontalPodAutoscaler, settings: &AutoscalerSettings) -> Tolerance {
     let rules = hpa.spec.behavior.as_ref();
     let of = |rules: Option<&HPAScalingRules>| {
         let given = rules.and_then(|rules| rules.tolerance.as_ref());
         given
             .and_then(|given| Quantity::parse(&given.0).ok())
-            .map_or(TOLERANCE, Quantity::as_f64)
+            .map_or(settings.tolerance, Quantity::as_f64)
     };
     Tolerance {
         up: of(rules.and_then(|rules| rules.scale_up.as_ref())),
@@ -109,7 +108,8 @@ impl Seen<'_> {
             pods: self.pods,
             metrics,
             resource,
-            tolerance: tolerance(self.hpa),
+            tolerance: tolerance(self.hpa, &self.settings),
+            settings: self.settings,
             now: Timestamp::now(),
         };
         davit_autoscaling::of_pods(observed, against)
@@ -354,7 +354,7 @@ fn compared(
     value: i64,
     target: &MetricTarget,
 ) -> Result<(i32, MetricValueStatus), String> {
-    let tolerance = tolerance(seen.hpa);
+    let tolerance = tolerance(seen.hpa, &seen.settings);
     if let Some(target) = milli(target.average_value.as_ref()) {
         let (replicas, share) =
             davit_autoscaling::of_share(seen.observed, value, target, tolerance);

@@ -5,6 +5,7 @@ use http::{Method, Request, Response};
 use kube::client::Body;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -157,6 +158,7 @@ async fn running(fake: &Fake) -> Running {
         events: EventRecorder::spawn(client.clone(), COMPONENT, "", &mut tasks, cancel),
         history: Mutex::default(),
         selectors: Selectors::default(),
+        settings: AutoscalerSettings::default(),
         client,
     };
     Running {
@@ -174,7 +176,7 @@ impl Running {
             name: "h".to_owned(),
         };
         let next = self.autoscaler.sync(&key).await.unwrap();
-        assert_eq!(next, Next::After(PERIOD));
+        assert_eq!(next, Next::After(AutoscalerSettings::default().sync_period));
         let scale = self.fake.written(SCALE);
         let status = self.fake.written(STATUS).unwrap_or_default();
         (

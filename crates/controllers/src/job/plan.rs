@@ -217,7 +217,7 @@ fn note_suspension(status: &mut JobStatus, spec: &JobSpec, now: Timestamp) -> Op
 }
 
 /// The condition of a type.
-pub(super) fn condition<'a>(status: &'a JobStatus, type_: &str) -> Option<&'a JobCondition> {
+pub(crate) fn condition<'a>(status: &'a JobStatus, type_: &str) -> Option<&'a JobCondition> {
     let conditions = status.conditions.as_ref()?;
     conditions.iter().find(|c| c.type_ == type_)
 }

@@ -28,6 +28,9 @@ pub(super) fn spawn(
     ranges: &Informer<ServiceCIDR>,
     claims: &Informer<IPAddress>,
 ) {
+    let Some(spawner) = &mut spawner.start("service-ip-repair-controller") else {
+        return;
+    };
     let events = spawner.events("ipallocator-repair-controller");
     let services = spawner.informers.services.clone();
     let queue = spawner.controller(ServiceRepair {

@@ -23,7 +23,9 @@ const LOOK: Duration = Duration::from_secs(24 * 3600);
 const FIRST_LOOK: Duration = Duration::from_secs(60);
 
 pub(super) fn spawn(spawner: &mut Spawner<'_>, secrets: Informer<Secret>) {
-    let spawner = &mut spawner.as_account("legacy-service-account-token-cleaner");
+    let Some(spawner) = &mut spawner.start("legacy-serviceaccount-token-cleaner-controller") else {
+        return;
+    };
     let queue = spawner.controller(Cleaner {
         client: spawner.client.clone(),
         informers: spawner.informers.clone(),

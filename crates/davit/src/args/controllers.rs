@@ -1,27 +1,111 @@
-//! Flags of the controllers, and of all that runs against an API server elsewhere.
+//! Flags of the controllers.
 
-use super::{BalancerRange, DefaultStorageClass, LoadBalancer};
+use super::{BalancerRange, ConcurrencyFlags, DefaultStorageClass, LoadBalancer};
 use crate::features::GateFlags;
+use crate::leader_election::LeaderElectionFlags;
 use crate::pod_ranges::{ClusterCidrs, NodeSizes};
+use davit_controllers::{AutoscalerSettings, ControllerSelection, NodeMonitor};
+use jiff::SignedDuration;
 use std::path::PathBuf;
+use std::time::Duration;
 
-/// A component that runs against an API server elsewhere.
+/// Which controllers run, and how: the flags of kube-controller-manager that are about one controller's work.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Attached {
-    /// How to reach the API server
-    #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
-    pub(crate) kubeconfig: PathBuf,
-    /// Take part in leader election, so that of several replicas one works at a time
-    #[arg(long)]
-    pub(crate) leader_elect: bool,
+#[command(next_help_heading = "Controllers")]
+pub(crate) struct ControllerFlags {
+    /// Which controllers run: `*` all, `NAME` one, `-NAME` not this one (docs/access.md)
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        default_value_t,
+        allow_hyphen_values = true
+    )]
+    pub(crate) controllers: ControllerSelection,
+    /// How often a node that is not ready is looked at again
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = period)]
+    pub(crate) node_monitor_period: Duration,
+    /// How long a node may be silent before it is not ready
+    #[arg(long, value_name = "DURATION", default_value = "50s", value_parser = period)]
+    pub(crate) node_monitor_grace_period: Duration,
+    /// The same for a node that has never said that it is ready
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = period)]
+    pub(crate) node_startup_grace_period: Duration,
+    /// How many pods that have ended may stay before the oldest of them are deleted; with 0 none are
+    #[arg(long, value_name = "N", default_value_t = 12500)]
+    pub(crate) terminated_pod_gc_threshold: usize,
+    /// How often each autoscaler is looked at
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = period)]
+    pub(crate) horizontal_pod_autoscaler_sync_period: Duration,
+    /// How far from its target a metric may be without leading to a change, as a ratio, where an autoscaler does not say
+    #[arg(long, value_name = "RATIO", default_value_t = 0.1, value_parser = tolerance)]
+    pub(crate) horizontal_pod_autoscaler_tolerance: f64,
+    /// How long recommendations hold the number of pods up, where an autoscaler does not say
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::protection::duration)]
+    pub(crate) horizontal_pod_autoscaler_downscale_stabilization: Duration,
+    /// How long after its start a pod's use of CPU may be that of its start
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::protection::duration)]
+    pub(crate) horizontal_pod_autoscaler_cpu_initialization_period: Duration,
+    /// How long after its start a pod that was never ready is taken to be starting
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = crate::protection::duration)]
+    pub(crate) horizontal_pod_autoscaler_initial_readiness_delay: Duration,
     #[command(flatten)]
-    pub(crate) gates: GateFlags,
+    pub(crate) concurrency: ConcurrencyFlags,
+}
+
+impl ControllerFlags {
+    pub(crate) fn node_monitor(&self) -> NodeMonitor {
+        NodeMonitor {
+            period: self.node_monitor_period,
+            grace_period: self.node_monitor_grace_period,
+            startup_grace_period: self.node_startup_grace_period,
+        }
+    }
+
+    pub(crate) fn autoscaling(&self) -> AutoscalerSettings {
+        let signed = |time| SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX);
+        AutoscalerSettings {
+            sync_period: self.horizontal_pod_autoscaler_sync_period,
+            tolerance: self.horizontal_pod_autoscaler_tolerance,
+            downscale_stabilization: self.horizontal_pod_autoscaler_downscale_stabilization,
+            cpu_initialization_period: signed(
+                self.horizontal_pod_autoscaler_cpu_initialization_period,
+            ),
+            initial_readiness_delay: signed(self.horizontal_pod_autoscaler_initial_readiness_delay),
+        }
+    }
+}
+
+/// A time after which something is done again: a second or more, so that nothing turns round without pause.
+fn period(text: &str) -> Result<Duration, String> {
+    let time = crate::protection::duration(text)?;
+    let enough = time >= Duration::from_secs(1);
+    enough
+        .then_some(time)
+        .ok_or_else(|| "is less than 1s".to_owned())
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    let ratio: f64 = text.parse().map_err(|_| "is no number".to_owned())?;
+    let is_ratio = (0.0..=1.0).contains(&ratio);
+    is_ratio
+        .then_some(ratio)
+        .ok_or_else(|| "must be from 0 to 1".to_owned())
 }
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Controllers {
+    /// How to reach the API server
+    #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
+    pub(crate) kubeconfig: PathBuf,
+    /// The cluster's name, told in /configz: nothing here is named after it
+    #[arg(long, value_name = "NAME", default_value = "kubernetes")]
+    pub(crate) cluster_name: String,
     #[command(flatten)]
-    pub(crate) attached: Attached,
+    pub(crate) gates: GateFlags,
+    #[command(flatten)]
+    pub(crate) election: LeaderElectionFlags,
+    #[command(flatten)]
+    pub(crate) flags: ControllerFlags,
     /// Certificate of the authority that signs certificate requests (pki/ca.crt of the server's data directory)
     #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
     pub(crate) cluster_signing_cert_file: Option<PathBuf>,
@@ -30,7 +114,7 @@ pub(crate) struct Controllers {
     pub(crate) cluster_signing_key_file: Option<PathBuf>,
     /// How long certificates are valid that are signed on request, unless they ask for less (`8760h`)
     #[arg(long, value_name = "TIME", default_value = "8760h", value_parser = crate::protection::duration)]
-    pub(crate) cluster_signing_duration: std::time::Duration,
+    pub(crate) cluster_signing_duration: Duration,
     /// Authority of the API server, for pods (`kube-root-ca.crt`) [default: that of the kubeconfig]
     #[arg(long, value_name = "FILE")]
     pub(crate) root_ca_file: Option<PathBuf>,

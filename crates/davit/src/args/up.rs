@@ -1,6 +1,6 @@
 //! Flags of `davit up`.
 
-use super::{NodeOptions, ServerOptions};
+use super::{ControllerFlags, NodeOptions, ServerOptions};
 use crate::pod_ranges::{ClusterCidrs, NodeSizes};
 use anyhow::{Result, bail};
 use davit_controllers::LoadBalancing;
@@ -115,6 +115,8 @@ pub(crate) struct Up {
     /// Each controller acts as a service account of its own in kube-system, with the rights of its ClusterRole alone
     #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(crate) use_service_account_credentials: bool,
+    #[command(flatten)]
+    pub(crate) controllers: ControllerFlags,
     /// Leave the controllers out: others run them
     #[arg(long, conflicts_with = "demo")]
     pub(crate) no_controllers: bool,

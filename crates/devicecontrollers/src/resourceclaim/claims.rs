@@ -20,6 +20,7 @@ pub(super) struct OfClaims {
 #[async_trait]
 impl Reconcile for OfClaims {
     const NAME: &'static str = "resourceclaim-controller";
+    const WORKERS: usize = 50;
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         if !self.known.is_synced() {

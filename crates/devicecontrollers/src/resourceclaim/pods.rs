@@ -23,6 +23,7 @@ pub(super) struct OfPods {
 #[async_trait]
 impl Reconcile for OfPods {
     const NAME: &'static str = "resourceclaim-controller-pods";
+    const WORKERS: usize = 50;
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let known = &self.known;

@@ -2,7 +2,7 @@
 
 use super::*;
 use bytes::Bytes;
-use davit_reconcile::COMPONENT;
+use davit_reconcile::{COMPONENT, ControllerSelection};
 use davit_task::Tasks;
 use http::{Method, Request, Response};
 use http_body_util::combinators::BoxBody;
@@ -268,6 +268,9 @@ impl Cluster {
             shared: client.clone(),
             client,
             accounts: None,
+            selection: ControllerSelection::default(),
+            concurrency: Arc::default(),
+            workers: None,
             informers,
             tasks: &mut self.tasks,
             cancel: self.cancel.clone(),
