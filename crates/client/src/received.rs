@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Debug;
+use std::ops::Range;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -29,7 +30,9 @@ const TIMED: [(&str, &str); 1] = [("conditions", "lastTransitionTime")];
 pub(crate) struct Received {
     /// Namespace, name and resource version alone.
     meta: ObjectMeta,
+    /// The text, and where in it the owners of fields are listed: often the half of it, which nobody here asks for.
     text: Box<RawValue>,
+    owners: Option<Range<usize>>,
 }
 
 /// The same resource, whose objects are left as text.
@@ -46,11 +49,12 @@ pub(crate) fn untyped<K: Object>(api: kube::Api<K>) -> kube::Api<Received> {
 impl Received {
     /// The object; where it cannot be read that is said, and there is none.
     pub(crate) fn read<K: Object>(&self) -> Option<K> {
-        let error = match serde_json::from_str(self.text.get()) {
+        let text = self.text_without_owners();
+        let error = match serde_json::from_str(&text) {
             Ok(object) => return Some(object),
             Err(error) => error,
         };
-        let mended = with_times(self.text.get());
+        let mended = with_times(&text);
         if let Some(object) = mended.and_then(|text| serde_json::from_str(&text).ok()) {
             return Some(object);
         }
@@ -60,20 +64,33 @@ impl Received {
         tracing::warn!(%kind, namespace, name, %error, "an object that cannot be read is passed over");
         None
     }
+
+    fn text_without_owners(&self) -> Cow<'_, str> {
+        let text = self.text.get();
+        match &self.owners {
+            Some(owners) => {
+                Cow::Owned([&text[..owners.start], "null", &text[owners.end..]].concat())
+            }
+            None => Cow::Borrowed(text),
+        }
+    }
 }
 
 /// The metadata that a watch goes by.
 #[derive(Deserialize)]
-struct Head {
-    metadata: HeadMeta,
+struct Head<'a> {
+    #[serde(borrow)]
+    metadata: HeadMeta<'a>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct HeadMeta {
+struct HeadMeta<'a> {
     namespace: Option<String>,
     name: Option<String>,
     resource_version: Option<String>,
+    #[serde(borrow)]
+    managed_fields: Option<&'a RawValue>,
 }
 
 // An object's text is read twice where it must be, which takes that events say their type first: API servers do.
@@ -81,14 +98,24 @@ impl<'de> Deserialize<'de> for Received {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(input)?;
         let Head { metadata } = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+        let owners = metadata
+            .managed_fields
+            .and_then(|part| place(text.get(), part.get()));
         let meta = ObjectMeta {
             namespace: metadata.namespace,
             name: metadata.name,
             resource_version: metadata.resource_version,
             ..ObjectMeta::default()
         };
-        Ok(Self { meta, text })
+        Ok(Self { meta, text, owners })
     }
+}
+
+/// Where a part of a text lies in it.
+fn place(text: &str, part: &str) -> Option<Range<usize>> {
+    let start = (part.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
+    let place = start..start.checked_add(part.len())?;
+    (text.get(place.clone()) == Some(part)).then_some(place)
 }
 
 /// The same object with the times of conditions that nobody has set.
@@ -177,6 +204,32 @@ mod tests {
             let service: Service = received.read().unwrap();
             let conditions = service.status.unwrap().conditions.unwrap();
             assert_eq!(conditions[0].last_transition_time.0.to_string(), NO_TIME);
+        }
+    }
+
+    #[test]
+    fn owners_of_fields_are_passed_over() {
+        let owners = json!([{"manager": "m", "fieldsV1": {"f:spec": {"k:{\"a\":\"]}\"}": {}}}}]);
+        for metadata in [
+            json!({"managedFields": owners, "name": "a", "labels": {"l": "v"}}),
+            json!({"name": "a", "labels": {"l": "v"}, "managedFields": owners}),
+            json!({"name": "a", "labels": {"l": "v"}, "managedFields": []}),
+            json!({"name": "a", "labels": {"l": "v"}, "managedFields": null}),
+            json!({"name": "a", "labels": {"l": "v"}}),
+        ] {
+            let text = json!({"metadata": metadata, "spec": {"clusterIP": "10.0.0.1"}}).to_string();
+            let received: Received = serde_json::from_str(&text).unwrap();
+            assert!(
+                !received.text_without_owners().contains("fieldsV1"),
+                "{text}"
+            );
+            let service: Service = received.read().unwrap();
+            assert_eq!(service.metadata.managed_fields.unwrap_or_default(), []);
+            assert_eq!(service.metadata.labels.unwrap()["l"], "v");
+            assert_eq!(
+                service.spec.unwrap().cluster_ip.as_deref(),
+                Some("10.0.0.1")
+            );
         }
     }
 

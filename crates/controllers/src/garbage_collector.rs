@@ -5,6 +5,7 @@
 //! Specified by the garbage collection page of the Kubernetes documentation.
 
 mod graph;
+mod metadata;
 mod resources;
 
 use davit_client::slow_kinds::SlowKinds;

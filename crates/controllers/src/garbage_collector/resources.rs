@@ -2,13 +2,13 @@
 
 use super::GarbageCollector;
 use super::graph::Identity;
+use super::metadata::OwnedObject;
 use davit_client::served_kinds::ServedKinds;
 use davit_client::slow_kinds::is_own;
 use futures::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use kube::api::{DynamicObject, PartialObjectMeta};
 use kube::discovery::{ApiResource, Scope, verbs};
 use kube::runtime::{WatchStreamExt, watcher};
 use parking_lot::RwLock;
@@ -150,7 +150,7 @@ fn tell<K>(client: &kube::Client, changed: &Arc<Notify>) -> AbortOnDropHandle<()
 where
     K: kube::Resource<DynamicType = ()> + 'static,
 {
-    let api: kube::Api<PartialObjectMeta<DynamicObject>> =
+    let api: kube::Api<OwnedObject> =
         kube::Api::all_with(client.clone(), &ApiResource::erase::<K>(&()));
     let changed = Arc::clone(changed);
     AbortOnDropHandle::new(tokio::spawn(async move {
@@ -199,8 +199,7 @@ async fn watch_up_to(
     resource: &ApiResource,
     most: usize,
 ) {
-    let api: kube::Api<PartialObjectMeta<DynamicObject>> =
-        kube::Api::all_with(collector.client.clone(), resource);
+    let api: kube::Api<OwnedObject> = kube::Api::all_with(collector.client.clone(), resource);
     let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
     let mut listed: HashSet<String> = HashSet::new();
     while let Some(event) = events.next().await {
