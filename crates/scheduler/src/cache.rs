@@ -129,6 +129,11 @@ impl Snapshot {
         nodes.map(|node| node.claim_users(claim)).sum()
     }
 
+    /// The labels of all namespaces: another value after each change.
+    pub(crate) fn namespaces(&self) -> &Arc<HashMap<String, Labels>> {
+        &self.namespaces
+    }
+
     /// The labels of a namespace.
     pub fn namespace(&self, name: &str) -> Option<&Labels> {
         self.namespaces.get(name)

@@ -339,14 +339,8 @@ impl Queue {
             (AffectedPods::Nobody, _) => Vec::new(),
             (AffectedPods::NamingClaim, EventObject::Claim { old, new }) => {
                 let claim = new.as_ref().or(old.as_ref());
-                let meta = claim.map(|claim| &claim.metadata);
-                let text = |field: Option<&Option<String>>| field.cloned().flatten();
-                let namespace = text(meta.map(|m| &m.namespace)).unwrap_or_default();
-                let name = text(meta.map(|m| &m.name)).unwrap_or_default();
-                self.by_claim
-                    .of(&namespace, &name)
-                    .filter_map(woken)
-                    .collect()
+                let naming = claim.map(|claim| self.by_claim.of(&claim.metadata));
+                naming.into_iter().flatten().filter_map(woken).collect()
             }
             _ => self.held.iter().filter_map(woken).collect(),
         };
@@ -566,7 +560,5 @@ impl From<&Status> for Failure {
     }
 }
 
-#[cfg(test)]
-mod affected_tests;
 #[cfg(test)]
 mod tests;

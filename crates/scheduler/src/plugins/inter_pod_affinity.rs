@@ -1,7 +1,11 @@
 //! Affinity and anti-affinity between pods.
 
+mod tally;
+
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use tally::{Counts, Judge, Tallies};
 
 use crate::cache::Snapshot;
 use crate::config::InterPodAffinityArgs;
@@ -10,7 +14,7 @@ use crate::framework::{
     NodeNames, Plugin, Points, PreFilter, PreScore, Score, Status,
 };
 use crate::node::NodeInfo;
-use crate::pod::{AffinityTerm, ByGroup, PodInfo};
+use crate::pod::{AffinityTerm, PodInfo};
 use crate::selector::Labels;
 
 /// The plugin `InterPodAffinity`.
@@ -21,6 +25,7 @@ pub struct InterPodAffinity {
     pub hard_pod_affinity_weight: i64,
     /// Whether preferences of pods that run already count only for pods that have some of their own.
     pub ignore_preferred_terms_of_existing_pods: bool,
+    tallies: Mutex<Tallies>,
 }
 
 impl InterPodAffinity {
@@ -29,6 +34,7 @@ impl InterPodAffinity {
         Self {
             hard_pod_affinity_weight: i64::from(args.hard_pod_affinity_weight),
             ignore_preferred_terms_of_existing_pods: args.ignore_preferred_terms_of_existing_pods,
+            tallies: Mutex::default(),
         }
     }
 }
@@ -39,15 +45,21 @@ impl Default for InterPodAffinity {
     }
 }
 
+impl InterPodAffinity {
+    fn counts(&self, pod: &PodInfo, snapshot: &Snapshot) -> Counts {
+        let mut tallies = self.tallies.lock();
+        tallies.counts(pod, snapshot, self.hard_pod_affinity_weight)
+    }
+}
+
 /// How often something is true in a domain, by label key and value. Zeros are not kept.
 #[derive(Debug, Clone, Default)]
-struct Domains(HashMap<String, HashMap<String, i64>>);
+struct Domains(HashMap<Arc<str>, HashMap<Arc<str>, i64>>);
 
 impl Domains {
-    fn add(&mut self, node: &NodeInfo, key: &str, amount: i64) {
-        let Some(value) = node.label(key) else { return };
-        let values = self.0.entry(key.to_owned()).or_default();
-        let count = values.entry(value.to_owned()).or_default();
+    fn add(&mut self, key: &Arc<str>, value: &Arc<str>, amount: i64) {
+        let values = self.0.entry(key.clone()).or_default();
+        let count = values.entry(value.clone()).or_default();
         *count += amount;
         if *count == 0 {
             values.remove(value);
@@ -71,7 +83,7 @@ impl Domains {
 
     /// The sum over the domains a node is in.
     fn of(&self, node: &NodeInfo) -> i64 {
-        let in_domain = |(key, values): (&String, &HashMap<String, i64>)| {
+        let in_domain = |(key, values): (&Arc<str>, &HashMap<Arc<str>, i64>)| {
             node.label(key)
                 .and_then(|value| values.get(value))
                 .copied()
@@ -83,75 +95,18 @@ impl Domains {
 
 #[derive(Debug, Clone, Default)]
 struct FilterState {
-    /// Pods that want no such pod as the new one in their domain.
-    against: Domains,
-    /// Pods the new pod wants to be with: those that match all its terms.
-    wanted: Domains,
-    /// Pods the new pod wants to be away from.
-    unwanted: Domains,
+    counts: Counts,
     /// Whether the new pod is one of those it wants to be with.
     is_one_of_them: bool,
-}
-
-impl FilterState {
-    /// Books a pod on a node, or takes it off with a negative amount.
-    fn book(
-        &mut self,
-        pod: &PodInfo,
-        other: &PodInfo,
-        node: &NodeInfo,
-        snapshot: &Snapshot,
-        amount: i64,
-    ) {
-        let own_namespace = snapshot.namespace(&pod.namespace);
-        for term in other
-            .anti_affinity
-            .iter()
-            .filter(|t| t.matches(pod, own_namespace))
-        {
-            self.against.add(node, &term.topology_key, amount);
-        }
-        self.book_own(pod, other, node, snapshot, amount);
-    }
-
-    fn book_own(
-        &mut self,
-        pod: &PodInfo,
-        other: &PodInfo,
-        node: &NodeInfo,
-        snapshot: &Snapshot,
-        amount: i64,
-    ) {
-        let namespace = snapshot.namespace(&other.namespace);
-        if !pod.affinity.is_empty() && matches_all(&pod.affinity, other, namespace) {
-            for term in &pod.affinity {
-                self.wanted.add(node, &term.topology_key, amount);
-            }
-        }
-        for term in pod
-            .anti_affinity
-            .iter()
-            .filter(|t| t.matches(other, namespace))
-        {
-            self.unwanted.add(node, &term.topology_key, amount);
-        }
-    }
-}
-
-/// Whether one of the pod's own terms is about `other`.
-fn concerns(pod: &PodInfo, other: &PodInfo, snapshot: &Snapshot) -> bool {
-    let namespace = snapshot.namespace(&other.namespace);
-    let mut terms = pod.affinity.iter().chain(&pod.anti_affinity);
-    terms.any(|t| t.matches(other, namespace))
 }
 
 fn matches_all(terms: &[AffinityTerm], pod: &PodInfo, namespace: Option<&Labels>) -> bool {
     terms.iter().all(|t| t.matches(pod, namespace))
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct ScoreState {
-    sums: Domains,
+    sums: Arc<Domains>,
 }
 
 impl Plugin for InterPodAffinity {
@@ -202,44 +157,21 @@ impl PreFilter for InterPodAffinity {
         pod: &PodInfo,
         snapshot: &Snapshot,
     ) -> (Status, NodeNames) {
-        let own_namespace = snapshot.namespace(&pod.namespace);
-        let mut counts = FilterState {
-            is_one_of_them: matches_all(&pod.affinity, pod, own_namespace),
-            ..FilterState::default()
-        };
-        for node in snapshot.nodes_with_anti_affinity() {
-            for other in &node.pods {
-                for term in other
-                    .anti_affinity
-                    .iter()
-                    .filter(|t| t.matches(pod, own_namespace))
-                {
-                    counts.against.add(node, &term.topology_key, 1);
-                }
-            }
+        let counts =
+            match pod.has_affinity() || snapshot.nodes_with_anti_affinity().next().is_some() {
+                true => self.counts(pod, snapshot),
+                false => Counts::default(),
+            };
+        let has_required = !(pod.affinity.is_empty() && pod.anti_affinity.is_empty());
+        let nothing = !has_required && counts.against.is_empty();
+        state.put(FilterState {
+            is_one_of_them: matches_all(&pod.affinity, pod, snapshot.namespace(&pod.namespace)),
+            counts,
+        });
+        match nothing {
+            true => (Status::skip(), None),
+            false => (Status::success(), None),
         }
-        let has_terms = !(pod.affinity.is_empty() && pod.anti_affinity.is_empty());
-        if has_terms {
-            let mut known: ByGroup<bool> = ByGroup::default();
-            for node in snapshot.nodes() {
-                for other in &node.pods {
-                    // Most pods are none of the terms' business.
-                    if *known.get(other, || concerns(pod, other, snapshot)) {
-                        counts.book_own(pod, other, node, snapshot, 1);
-                    }
-                }
-            }
-        }
-        let nothing = !has_terms && counts.against.is_empty();
-        state.put(counts);
-        (
-            if nothing {
-                Status::skip()
-            } else {
-                Status::success()
-            },
-            None,
-        )
     }
 
     fn add_pod(
@@ -250,8 +182,9 @@ impl PreFilter for InterPodAffinity {
         node: &NodeInfo,
         snapshot: &Snapshot,
     ) {
-        if let Some(counts) = state.get_mut::<FilterState>() {
-            counts.book(pod, added, node, snapshot, 1);
+        if let Some(prepared) = state.get_mut::<FilterState>() {
+            let mut judge = Judge::new(pod, snapshot, self.hard_pod_affinity_weight);
+            prepared.counts.book(&mut judge, added, node, 1);
         }
     }
 
@@ -263,79 +196,47 @@ impl PreFilter for InterPodAffinity {
         node: &NodeInfo,
         snapshot: &Snapshot,
     ) {
-        if let Some(counts) = state.get_mut::<FilterState>() {
-            counts.book(pod, removed, node, snapshot, -1);
+        if let Some(prepared) = state.get_mut::<FilterState>() {
+            let mut judge = Judge::new(pod, snapshot, self.hard_pod_affinity_weight);
+            prepared.counts.book(&mut judge, removed, node, -1);
         }
     }
 }
 
 /// Whether the node is where the pod wants to be. The first of a group of pods that want to be with
 /// each other may go anywhere.
-fn satisfies_affinity(counts: &FilterState, pod: &PodInfo, node: &NodeInfo) -> bool {
+fn satisfies_affinity(prepared: &FilterState, pod: &PodInfo, node: &NodeInfo) -> bool {
     let mut present = true;
     for term in &pod.affinity {
         let Some(value) = node.label(&term.topology_key) else {
             return false;
         };
-        present &= counts.wanted.get(&term.topology_key, value) > 0;
+        present &= prepared.counts.wanted.get(&term.topology_key, value) > 0;
     }
-    present || (counts.wanted.is_empty() && counts.is_one_of_them)
+    present || (prepared.counts.wanted.is_empty() && prepared.is_one_of_them)
 }
 
 impl Filter for InterPodAffinity {
     fn filter(&self, state: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
-        let Some(counts) = state.get::<FilterState>() else {
+        let Some(prepared) = state.get::<FilterState>() else {
             return Status::error("pod affinity has not been prepared");
         };
-        if !satisfies_affinity(counts, pod, node) {
+        if !satisfies_affinity(prepared, pod, node) {
             return Status::unresolvable("node(s) didn't match pod affinity rules");
         }
         let unwanted = pod.anti_affinity.iter().any(|term| {
             node.label(&term.topology_key)
-                .is_some_and(|value| counts.unwanted.get(&term.topology_key, value) > 0)
+                .is_some_and(|value| prepared.counts.unwanted.get(&term.topology_key, value) > 0)
         });
         if unwanted {
             return Status::unschedulable("node(s) didn't match pod anti-affinity rules");
         }
-        if counts.against.of(node) > 0 {
+        if prepared.counts.against.of(node) > 0 {
             return Status::unschedulable(
                 "node(s) didn't satisfy existing pods anti-affinity rules",
             );
         }
         Status::success()
-    }
-}
-
-impl InterPodAffinity {
-    fn weigh(
-        &self,
-        sums: &mut Domains,
-        pod: &PodInfo,
-        other: &PodInfo,
-        node: &NodeInfo,
-        snapshot: &Snapshot,
-    ) {
-        let theirs = snapshot.namespace(&other.namespace);
-        let ours = snapshot.namespace(&pod.namespace);
-        for (list, sign) in [
-            (&pod.preferred_affinity, 1),
-            (&pod.preferred_anti_affinity, -1),
-        ] {
-            for (weight, term) in list.iter().filter(|(_, t)| t.matches(other, theirs)) {
-                sums.add(node, &term.topology_key, sign * weight);
-            }
-        }
-        for term in other.affinity.iter().filter(|t| t.matches(pod, ours)) {
-            sums.add(node, &term.topology_key, self.hard_pod_affinity_weight);
-        }
-        for (list, sign) in [
-            (&other.preferred_affinity, 1),
-            (&other.preferred_anti_affinity, -1),
-        ] {
-            for (weight, term) in list.iter().filter(|(_, t)| t.matches(pod, ours)) {
-                sums.add(node, &term.topology_key, sign * weight);
-            }
-        }
     }
 }
 
@@ -347,23 +248,14 @@ impl PreScore for InterPodAffinity {
         snapshot: &Snapshot,
         _: &[usize],
     ) -> Status {
-        let mut sums = Domains::default();
-        if pod.preferred_affinity.is_empty() && pod.preferred_anti_affinity.is_empty() {
-            if self.ignore_preferred_terms_of_existing_pods {
-                return Status::skip();
-            }
-            for node in snapshot.nodes_with_affinity() {
-                for other in node.pods.iter().filter(|p| p.has_affinity()) {
-                    self.weigh(&mut sums, pod, other, node, snapshot);
-                }
-            }
-        } else {
-            for node in snapshot.nodes() {
-                for other in &node.pods {
-                    self.weigh(&mut sums, pod, other, node, snapshot);
-                }
-            }
+        let has_preferences =
+            !(pod.preferred_affinity.is_empty() && pod.preferred_anti_affinity.is_empty());
+        let others = !self.ignore_preferred_terms_of_existing_pods
+            && snapshot.nodes_with_affinity().next().is_some();
+        if !has_preferences && !others {
+            return Status::skip();
         }
+        let sums = self.counts(pod, snapshot).preferred;
         if sums.is_empty() {
             return Status::skip();
         }

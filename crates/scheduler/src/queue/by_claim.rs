@@ -1,6 +1,7 @@
 //! Held pods by the claims that they name: most changes of claims are news for these only.
 
 use crate::pod::PodInfo;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -32,9 +33,13 @@ impl PodsByClaim {
         }
     }
 
-    /// The pods that name this claim.
-    pub(super) fn of(&self, namespace: &str, name: &str) -> impl Iterator<Item = &Arc<str>> {
-        let key = (Arc::from(namespace), name.to_owned());
+    /// The pods that name the claim with this metadata.
+    pub(super) fn of(&self, claim: &ObjectMeta) -> impl Iterator<Item = &Arc<str>> {
+        let namespace = Arc::from(claim.namespace.as_deref().unwrap_or_default());
+        let key = (namespace, claim.name.clone().unwrap_or_default());
         self.0.get(&key).into_iter().flatten()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,15 @@
 //! A change that concerns few of the pods that wait wakes those that it would wake if all were asked.
 
-use super::*;
+use crate::framework::{
+    Action, AffectedPods, ClusterEvent, EventObject, EventResource, Hint, Status,
+};
+use crate::pod::PodInfo;
+use crate::queue::{Failure, Queue, QueueOptions, Rules};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use proptest::prelude::*;
 use serde_json::json;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Pods that name claims are held back until these are known, and refused by `Devices` (news of their claims help) or by
 /// `Others` (changes of nodes do).
