@@ -173,8 +173,12 @@ impl<'a> Run<'a> {
 
     fn pod_template(&self, pods: &CreatePods) -> Result<Template> {
         let path = pods.pod_template_path.as_ref();
-        let path = path.or(self.case.default_pod_template_path.as_ref());
-        self.template(path.context("pods without a template")?)
+        match path.or(self.case.default_pod_template_path.as_ref()) {
+            Some(path) => self.template(path),
+            None => Ok(Template::of(json!({"apiVersion": "v1", "kind": "Pod",
+                "metadata": {"generateName": "pod-"},
+                "spec": {"containers": [{"name": "pause", "image": "example.test/pause"}]}}))),
+        }
     }
 
     async fn create_pods(&mut self, unique: &str, pods: &CreatePods) -> Result<()> {

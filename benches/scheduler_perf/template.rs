@@ -21,6 +21,14 @@ impl Template {
         Ok(Self { text, fixed })
     }
 
+    /// One that is no file.
+    pub(crate) fn of(object: Value) -> Self {
+        Self {
+            text: String::new(),
+            fixed: Some(object),
+        }
+    }
+
     pub(crate) fn object(&self, index: usize, count: usize) -> Result<Value> {
         match &self.fixed {
             Some(object) => Ok(object.clone()),
