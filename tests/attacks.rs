@@ -2,6 +2,7 @@
 //! one namespace, a local account, a stranger on the network. docs/security.md says which boundary each of them tests.
 
 mod access;
+mod backends;
 mod containers;
 mod extensions;
 mod huge_pages;

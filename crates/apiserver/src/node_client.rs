@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use davit_access::{NODE_PREFIX, NODES};
 use davit_client::subject::Subject;
@@ -14,14 +15,18 @@ use hyper_util::rt::TokioIo;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::body::ResponseBody;
+use crate::body::{BoxError, ResponseBody};
 
 const BUFFER: usize = 32 * 1024;
+/// How long two connections may take to go over to another protocol: a backend that does not take the rest of the request never
+/// does.
+const UPGRADE: Duration = Duration::from_secs(30);
 
 /// A server to forward to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +57,9 @@ impl std::fmt::Debug for NodeClient {
     }
 }
 
+/// A connection that ends when this is dropped.
+pub(crate) type Driven = AbortOnDropHandle<()>;
+
 /// A connection, with TLS or without.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Transport for T {}
@@ -78,14 +86,20 @@ impl NodeClient {
     }
 
     /// Runs something that goes on after its request was answered, until it or the server ends.
-    pub(crate) fn track(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn track(&self, work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
         let cancel = self.cancel.clone();
         self.tasks.spawn(async move {
             tokio::select! {
                 () = cancel.cancelled() => {}
                 () = work => {}
             }
-        });
+        })
+    }
+
+    /// Runs a connection to a backend as long as what is returned is held: by itself it does not end while there is something
+    /// to be written that the backend does not take, whether anybody waits for an answer or not.
+    pub(crate) fn drive(&self, connection: impl Future<Output = ()> + Send + 'static) -> Driven {
+        AbortOnDropHandle::new(self.track(connection))
     }
 
     /// Waits until everything forwarded has ended.
@@ -143,17 +157,20 @@ impl NodeClient {
         }
     }
 
-    /// Answers 101 and joins both sides once they are upgraded.
+    /// Answers 101 and joins both sides once they are upgraded; `connection` is held until then.
     pub(crate) fn pipe(
         &self,
         mut response: Response<hyper::body::Incoming>,
         client_side: hyper::upgrade::OnUpgrade,
+        connection: Option<Driven>,
     ) -> Response<ResponseBody> {
         let backend_side = hyper::upgrade::on(&mut response);
         let cancel = self.cancel.clone();
         self.tasks.spawn(async move {
             let piped = async {
-                let (client, backend) = futures::try_join!(client_side, backend_side)?;
+                let both = async { futures::try_join!(client_side, backend_side) };
+                let (client, backend) = tokio::time::timeout(UPGRADE, both).await??;
+                drop(connection);
                 let (mut client, mut backend) = (TokioIo::new(client), TokioIo::new(backend));
                 let copied = tokio::io::copy_bidirectional_with_sizes(
                     &mut client,
@@ -164,7 +181,7 @@ impl NodeClient {
                 if let Err(error) = copied.await {
                     tracing::debug!(%error, "upgraded connection ended");
                 }
-                Ok::<_, hyper::Error>(())
+                Ok::<_, BoxError>(())
             };
             tokio::select! {
                 () = cancel.cancelled() => {}

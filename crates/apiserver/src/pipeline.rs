@@ -5,7 +5,6 @@
 //! more than a line of its own is a module; webhooks, RBAC and audit take the places kept here.
 
 mod authorize;
-mod cross_site;
 mod deadline;
 mod impersonate;
 mod scope;
@@ -17,10 +16,10 @@ use std::time::Instant;
 use davit_access::authn::ConnectionIdentity;
 use davit_access::query::Query;
 use davit_access::{MASTERS, RequestInfo, UserInfo, Warnings};
-use davit_api::status::Status;
+use davit_api::status::{Reason, Status};
 use davit_audit::Stage;
 use davit_flowcontrol::Seat;
-use davit_listen::{AnswerKind, Busy, Exchange};
+use davit_listen::{AnswerKind, Busy, Exchange, cross_site};
 use futures::{FutureExt, StreamExt};
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, UPGRADE, WARNING,
@@ -338,7 +337,11 @@ async fn inner(
         Caller::InProcess(user) => user,
         Caller::Connection(connection) => {
             if connection.shows_certificate() {
-                cross_site::check(&parts).inspect_err(|_| begin(context, &UserInfo::default()))?;
+                let checked = cross_site::check(&parts.method, &parts.uri, &parts.headers);
+                checked.map_err(|foreign| {
+                    begin(context, &UserInfo::default());
+                    Status::failure(Reason::Forbidden, foreign.to_string())
+                })?;
             }
             let began = Instant::now();
             let (path, warnings) = (&context.info.path, &context.warnings);

@@ -18,6 +18,17 @@ use crate::server::ApiServer;
 pub(crate) use forward::{Forward, forward, read};
 pub(crate) use target::node_backend;
 
+/// With which methods pods, services and nodes are asked, as by kube-apiserver: CONNECT would make a tunnel.
+const METHODS: [Method; 7] = [
+    Method::GET,
+    Method::HEAD,
+    Method::OPTIONS,
+    Method::POST,
+    Method::PUT,
+    Method::PATCH,
+    Method::DELETE,
+];
+
 /// Requests to `pods/{name}/proxy`, `services/{name}/proxy` and `nodes/{name}/proxy`.
 pub(crate) async fn handle(
     server: &ApiServer,
@@ -26,6 +37,9 @@ pub(crate) async fn handle(
     request: Request<RequestBody>,
 ) -> HandlerResult {
     let info = &context.info;
+    if !METHODS.contains(request.method()) {
+        return Err(Status::method_not_allowed());
+    }
     crate::posted::connected(server, context, resource).await?;
     let backend = target::of_proxy(server, context, resource).await?;
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);

@@ -12,6 +12,8 @@
 //! the answer, piece by piece where it goes on. What answers hold until they are taken is counted by user, in the same way as
 //! connections; so are upgraded connections, which are closed when nothing has come or gone for long.
 //!
+//! A browser shows its client certificate whichever page asks: what another site's page asks for is told apart ([`cross_site`]).
+//!
 //! What servers tell of themselves has one form, too: pages of metrics, and what came of their health checks.
 #![forbid(unsafe_code)]
 
@@ -19,6 +21,7 @@ mod accept;
 pub mod addresses;
 mod body;
 mod connections;
+pub mod cross_site;
 mod entry;
 mod exchange;
 mod exposition;

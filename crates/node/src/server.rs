@@ -26,6 +26,7 @@ use auth::Access;
 use bytes::Bytes;
 use davit_listen::{
     AnswerKind, ConnectionLimits, Connections, Exchange, HttpLimits, Lease, Socket, TrackedBody,
+    cross_site,
 };
 use davit_pods::pod::PodExt;
 use davit_streaming::Body;
@@ -226,6 +227,11 @@ async fn answer(
 ) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let headers = request.headers();
+    if !chain.is_empty()
+        && let Err(foreign) = cross_site::check(request.method(), request.uri(), headers)
+    {
+        return text(StatusCode::FORBIDDEN, format!("{foreign}\n"));
+    }
     let certified = state.clients.as_ref();
     let caller = match certified.and_then(|clients| auth::by_certificate(&**clients, chain)) {
         Some(caller) => Some(caller),

@@ -17,7 +17,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Tasks;
 use super::credentials::Credentials;
-use super::dial::{Connector, Dial};
+use super::dial::{Connector, Dial, WithinLimits};
+use super::interim::answered;
 use crate::tls::{ShownIdentity, Trust, client_config};
 
 const IDLE: Duration = Duration::from_secs(90);
@@ -174,7 +175,7 @@ impl CallError {
 
 /// A destination with its open connections.
 pub struct Client {
-    inner: legacy::Client<Connector, Full<Bytes>>,
+    inner: legacy::Client<WithinLimits, Full<Bytes>>,
     settings: Settings,
     /// For answers that are long.
     room: Arc<Semaphore>,
@@ -208,7 +209,7 @@ impl Client {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(MAX_IDLE)
-            .build(connector);
+            .build(connector.within_limits());
         Ok(Self {
             inner,
             settings,
@@ -232,10 +233,9 @@ impl Client {
         };
         let request = self.request(&call, uri)?;
         let answered = async {
-            let response = self
-                .inner
-                .request(request)
+            let response = answered(request, |request| self.inner.request(request))
                 .await
+                .map_err(|error| failed(error.to_string(), false))?
                 .map_err(|error| failed(root_cause(&error), false))?;
             let (parts, body) = response.into_parts();
             let long = || CallError::TooLong {
@@ -484,6 +484,9 @@ pub(crate) fn go_duration(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio_util::sync::CancellationToken;
 
     #[test]
     fn durations_read_as_in_go() {
@@ -516,5 +519,56 @@ mod tests {
         );
         assert!(parse(&answer(200, "[1]")).is_ok());
         assert!(parse(&answer(200, "x")).is_err());
+    }
+
+    fn client(server: &TcpListener) -> Client {
+        let base = format!("http://{}/", server.local_addr().unwrap());
+        let settings = Settings {
+            base: base.parse().unwrap(),
+            dial: Dial::Direct,
+            server_name: None,
+            trust: Trust::Any,
+            credentials: Credentials::default(),
+        };
+        Client::new(settings, Tasks::new(CancellationToken::new())).unwrap()
+    }
+
+    #[tokio::test]
+    async fn interim_answers_without_end_are_no_answer() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = client(&server);
+        let floods = async {
+            let (mut stream, _) = server.accept().await.unwrap();
+            let _asked = stream.read(&mut [0; 4096]).await.unwrap();
+            let interim = b"HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1000);
+            while stream.write_all(&interim).await.is_ok() {}
+        };
+        let call = client.send(Call::get("/", Duration::from_secs(600)));
+        let (answer, ()) = tokio::join!(call, floods);
+        let error = answer.unwrap_err().to_string();
+        assert!(error.contains("interim"), "{error}");
+    }
+
+    /// A connection with something left to be written stays by itself, however long its call has been over.
+    #[tokio::test]
+    async fn a_server_that_takes_nothing_is_given_up() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = client(&server);
+        let body = Bytes::from(vec![b' '; 32 << 20]);
+        let call = client.send(Call::post(body, Duration::from_millis(500)));
+        let (answer, accepted) = tokio::join!(call, server.accept());
+        let Err(CallError::Transport { timeout, .. }) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(timeout);
+        let (mut stream, _) = accepted.unwrap();
+        tokio::time::pause();
+        tokio::time::sleep(Duration::from_secs(70)).await;
+        tokio::time::resume();
+        // what was sent before, and the end
+        let mut asked = vec![0; 1 << 20];
+        let until_end = async { while let Ok(1..) = stream.read(&mut asked).await {} };
+        let ended = tokio::time::timeout(Duration::from_secs(10), until_end);
+        ended.await.expect("it is still open");
     }
 }

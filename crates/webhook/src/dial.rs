@@ -10,6 +10,7 @@ use davit_api::host_port::{host_port, without_brackets};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::Uri;
+use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
@@ -23,6 +24,9 @@ use crate::reach::is_refusal;
 
 /// One address is given up after this long; the call's own time may end sooner.
 const CONNECT: Duration = Duration::from_secs(30);
+/// A server that takes nothing for this long is given up: whoever waited for it has gone, and nothing else ends a connection
+/// with something left to be written.
+const UNTAKEN: Duration = Duration::from_secs(60);
 const HTTPS: u16 = 443;
 const HTTP: u16 = 80;
 
@@ -44,6 +48,9 @@ pub enum Dial {
     },
 }
 
+/// A [`Connector`] whose connections end when their server takes nothing for a minute.
+pub type WithinLimits = TimeoutConnector<Connector>;
+
 /// Connects for the HTTP client.
 #[derive(Clone)]
 pub struct Connector {
@@ -61,6 +68,13 @@ impl Connector {
             tls,
             server_name,
         }
+    }
+
+    /// With the limit that connections have.
+    pub fn within_limits(self) -> WithinLimits {
+        let mut limited = TimeoutConnector::new(self);
+        limited.set_write_timeout(Some(UNTAKEN));
+        limited
     }
 
     async fn connect(self, uri: Uri) -> io::Result<TokioIo<Stream>> {

@@ -22,6 +22,7 @@ mod client;
 mod config;
 mod credentials;
 mod dial;
+mod interim;
 mod kubeconfig;
 mod reach;
 pub mod tls;
@@ -38,7 +39,8 @@ pub use self::client::{Answer, Call, CallError, Client, Settings};
 pub use self::client::{parse, root_cause as go_cause, told};
 pub use self::config::{ClientConfig, ServiceReference, Target};
 pub use self::credentials::{Credentials, HostCredentials};
-pub use self::dial::{Connector, Dial};
+pub use self::dial::{Connector, Dial, WithinLimits};
+pub use self::interim::{OnlyInterim, answered};
 pub use self::kubeconfig::{Kubeconfig, KubeconfigError};
 pub use self::reach::{DialPolicy, Loopback, is_refusal, refusal};
 

@@ -8,7 +8,10 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use davit_access::UserInfo;
 use davit_webhook::tls::{ShownIdentity, Trust, client_config};
-use davit_webhook::{ClientConfig, Connector, Dial, ServiceReference, Target, Webhooks, go_cause};
+use davit_webhook::{
+    ClientConfig, Connector, Dial, ServiceReference, Target, Webhooks, WithinLimits, answered,
+    go_cause,
+};
 use http::header::ACCEPT;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
@@ -27,7 +30,7 @@ use crate::body::{RequestBody, request_body};
 const IDLE: Duration = Duration::from_secs(90);
 const MAX_IDLE: usize = 32;
 
-type Client = legacy::Client<Connector, RequestBody>;
+type Client = legacy::Client<WithinLimits, RequestBody>;
 
 /// A server that answers a version of a group.
 pub(crate) struct Backend {
@@ -93,7 +96,7 @@ impl Backend {
                     .pool_timer(TokioTimer::new())
                     .pool_idle_timeout(IDLE)
                     .pool_max_idle_per_host(MAX_IDLE)
-                    .build(connector)
+                    .build(connector.within_limits())
             });
         let conditions = object
             .pointer("/status/conditions")
@@ -148,9 +151,9 @@ impl Backend {
         request: Request<RequestBody>,
     ) -> Result<Response<Incoming>, String> {
         let client = self.client.as_ref().map_err(Clone::clone)?;
-        client
-            .request(request)
+        answered(request, |request| client.request(request))
             .await
+            .map_err(|error| error.to_string())?
             .map_err(|error| go_cause(&error))
     }
 

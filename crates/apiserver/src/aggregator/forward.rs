@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use davit_access::UserInfo;
+use davit_api::status::Status;
 use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION};
 use http::request::Parts;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 
 use crate::aggregation::{Backend, identity_headers};
@@ -20,6 +22,9 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+/// How long the head of an answer may take, that of a watch as well: until then it holds its place among the requests.
+const HEAD: Duration = Duration::from_secs(60);
+
 /// The other end of the caller's connection, as an extension of the request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
@@ -31,6 +36,9 @@ pub(crate) async fn handle(
     backend: &Arc<Backend>,
     mut request: Request<RequestBody>,
 ) -> HandlerResult {
+    if request.method() == Method::CONNECT {
+        return Err(Status::method_not_allowed());
+    }
     if !backend.is_available() {
         return Ok(unavailable("service unavailable"));
     }
@@ -40,9 +48,11 @@ pub(crate) async fn handle(
     if let Err(error) = readdress(&mut parts, &context.user, backend, upgrade) {
         return Ok(unavailable(&error));
     }
-    let response = match backend.send(Request::from_parts(parts, body)).await {
-        Ok(response) => response,
-        Err(error) => {
+    let sent = backend.send(Request::from_parts(parts, body));
+    let response = match tokio::time::timeout(HEAD, sent).await {
+        Ok(Ok(response)) => response,
+        Err(_) => return Err(Status::timeout("the backend did not answer", 0)),
+        Ok(Err(error)) => {
             // What a caller finds out first the next check confirms.
             backend.recheck.notify_one();
             return Ok(unavailable(&format!(
@@ -52,7 +62,7 @@ pub(crate) async fn handle(
     };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Ok(match client_side {
-            Some(client_side) => server.nodes().pipe(response, client_side),
+            Some(client_side) => server.nodes().pipe(response, client_side, None),
             None => switched_unasked(),
         });
     }

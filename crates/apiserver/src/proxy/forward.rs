@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use davit_api::host_port::{bracketed, host_port};
 use davit_api::status::Status;
-use davit_webhook::{is_refusal, refusal};
+use davit_webhook::{answered, is_refusal, refusal};
 use http::header::{ACCEPT_ENCODING, HOST, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
@@ -17,7 +17,7 @@ use super::no_node;
 use crate::body::{RequestBody, ResponseBody, request_body};
 use crate::context::HandlerResult;
 use crate::hop_headers::{asks_upgrade, remove_hop_headers, start_hop, switched_unasked};
-use crate::node_client::{Destination, Transport};
+use crate::node_client::{Destination, Driven, Transport};
 use crate::server::ApiServer;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -49,10 +49,10 @@ pub(crate) async fn forward(
     }
     let client_side = upgrade.then(|| hyper::upgrade::on(&mut request));
     let is_head = request.method() == http::Method::HEAD;
-    let response = send(server, &forward, request, upgrade).await?;
+    let (response, connection) = send(server, &forward, request, upgrade).await?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Ok(match client_side {
-            Some(client_side) => server.nodes().pipe(response, client_side),
+            Some(client_side) => server.nodes().pipe(response, client_side, Some(connection)),
             None => switched_unasked(),
         });
     }
@@ -60,6 +60,9 @@ pub(crate) async fn forward(
     remove_hop_headers(&mut parts.headers);
     let ended = server.shutdown().clone().cancelled_owned();
     let stream = futures::StreamExt::take_until(body.into_data_stream(), ended);
+    let stream = futures::StreamExt::inspect(stream, move |_| {
+        let _driven = &connection;
+    });
     let body = match links {
         Some(links) => {
             links.rewrite_location(&mut parts.headers);
@@ -88,7 +91,7 @@ pub(crate) async fn read(
         rewrite_prefix: None,
     };
     let request = Request::new(request_body(Empty::<Bytes>::new()));
-    let response = send(server, &forward, request, false).await?;
+    let (response, _connection) = send(server, &forward, request, false).await?;
     if response.status() != StatusCode::OK {
         let code = response.status();
         return Err(Status::unknown(format!("the backend answered {code}")));
@@ -103,7 +106,7 @@ async fn send(
     forward: &Forward,
     request: Request<RequestBody>,
     upgrade: bool,
-) -> Result<Response<hyper::body::Incoming>, Status> {
+) -> Result<(Response<hyper::body::Incoming>, Driven), Status> {
     let backend = &forward.backend;
     let io = tokio::time::timeout(CONNECT_TIMEOUT, connect(server, backend))
         .await
@@ -115,7 +118,7 @@ async fn send(
     let (mut sender, connection) = http1::handshake(TokioIo::new(io))
         .await
         .map_err(|error| dial_error(backend, &error))?;
-    server.nodes().track(async move {
+    let connection = server.nodes().drive(async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "connection to a backend ended");
         }
@@ -132,11 +135,17 @@ async fn send(
     if let Ok(value) = HeaderValue::from_str(&host) {
         parts.headers.insert(HOST, value);
     }
-    let sent = sender.send_request(Request::from_parts(parts, body));
-    tokio::time::timeout(ANSWER_TIMEOUT, sent)
+    let request = Request::from_parts(parts, body);
+    let sent = answered(request, |request| sender.send_request(request));
+    let failed = |error: &dyn std::fmt::Display| {
+        Status::unknown(format!("error sending request to backend: {error}"))
+    };
+    let response = tokio::time::timeout(ANSWER_TIMEOUT, sent)
         .await
         .map_err(|_| Status::timeout("the backend did not answer", 0))?
-        .map_err(|error| Status::unknown(format!("error sending request to backend: {error}")))
+        .map_err(|error| failed(&error))?
+        .map_err(|error| failed(&error))?;
+    Ok((response, connection))
 }
 
 async fn connect(server: &ApiServer, to: &Destination) -> std::io::Result<Box<dyn Transport>> {

@@ -338,6 +338,29 @@ async fn item_163_and_164_an_available_backend_answers_with_the_callers_identity
     assert_eq!(refused.status(), 403);
 }
 
+/// It holds a place among the requests until its answer begins.
+#[tokio::test]
+async fn a_watch_that_is_not_answered_ends() {
+    let c = Cluster::with_keys().await;
+    let backend = Backend::new(&front_proxy_ca(&c).await).await;
+    backend.register(&c).await;
+    becomes(&c, NAME, "True", "Passed").await;
+    backend.set(HANGS);
+    let watch = Request::get("/apis/gauges.test/v1/gauges?watch=true");
+    let watch = watch.body(Full::<Bytes>::default()).unwrap();
+    let answer = c.server.call(watch, UserInfo::system("t"));
+    let passes = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::time::pause();
+        tokio::time::sleep(Duration::from_secs(70)).await;
+        tokio::time::resume();
+    };
+    let within = tokio::time::timeout(Duration::from_secs(75), answer);
+    let (answer, ()) = tokio::join!(within, passes);
+    let answer = answer.expect("no answer after a minute");
+    assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn item_166_a_dead_backend_harms_no_other_group() {
     let c = Cluster::with_keys().await;

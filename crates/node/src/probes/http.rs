@@ -11,10 +11,21 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use std::io;
 use std::sync::{Arc, LazyLock};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 
 /// As much of a body is kept as the kubelet keeps.
 pub(crate) const BODY: usize = 10 * 1024;
+
+/// As much as a pod sends for one answer: heads, and what stands before them, have no other end.
+const SENT: u64 = 1 << 20;
+
+/// A connection that ends when the pod has sent more than any answer to a probe has.
+pub(super) fn within_limit(
+    stream: Box<dyn PodConnection>,
+) -> impl AsyncRead + AsyncWrite + Send + Unpin + use<> {
+    let (reader, writer) = tokio::io::split(stream);
+    tokio::io::join(reader.take(SENT), writer)
+}
 
 /// What to ask for.
 pub(crate) struct HttpRequest {
@@ -48,6 +59,7 @@ pub(crate) async fn http_get(
     stream: Box<dyn PodConnection>,
     request: HttpRequest,
 ) -> io::Result<HttpResponse> {
+    let stream = within_limit(stream);
     if !request.https {
         return exchange(stream, request).await;
     }
@@ -142,7 +154,7 @@ static TLS: LazyLock<Option<Arc<rustls::ClientConfig>>> =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::io::AsyncWriteExt;
 
     #[tokio::test]
     async fn asks_and_reads_the_status() {
@@ -206,5 +218,32 @@ mod tests {
         };
         let (answer, ()) = tokio::join!(http_get(Box::new(ours), request), server);
         assert_eq!(answer.unwrap().status, 200);
+    }
+
+    fn plain() -> HttpRequest {
+        HttpRequest {
+            authority: "10.0.0.1:80".into(),
+            path: "/".into(),
+            https: false,
+            headers: Vec::new(),
+            body_limit: 1,
+        }
+    }
+
+    /// Hyper reads on, and a probe may last for days.
+    #[tokio::test]
+    async fn interim_answers_without_end_are_no_answer() {
+        let (ours, mut theirs) = tokio::io::duplex(64 << 10);
+        let server = async move {
+            let interim = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1000);
+            let mut sent = 0;
+            while theirs.write_all(&interim).await.is_ok() {
+                sent += interim.len() as u64;
+            }
+            sent
+        };
+        let (answer, sent) = tokio::join!(http_get(Box::new(ours), plain()), server);
+        assert!(answer.is_err());
+        assert!(sent <= SENT + (128 << 10), "{sent}");
     }
 }

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
@@ -18,10 +20,24 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use super::{Address, Error};
 
 const RETRY: Duration = Duration::from_millis(50);
+/// A peer that takes nothing for this long is given up: by itself a connection that nobody needs any more stays for as long as
+/// there is something to be written that the peer does not take.
+const UNTAKEN: Duration = Duration::from_secs(60);
 
 fn endpoint() -> Endpoint {
     // Peers route nothing by the authority; they only want a valid one.
     Endpoint::from_static("http://localhost")
+}
+
+/// With the limit that connections have.
+fn within_limits<C>(connector: C) -> TimeoutConnector<C>
+where
+    C: tower::Service<Uri, Error = io::Error, Future: Send + 'static> + Send,
+    C::Response: hyper::rt::Read + hyper::rt::Write + Send + Unpin,
+{
+    let mut limited = TimeoutConnector::new(connector);
+    limited.set_write_timeout(Some(UNTAKEN));
+    limited
 }
 
 /// Dials a socket, trying again until `limit` has passed, so that a server which is just
@@ -35,10 +51,10 @@ pub async fn connect(path: impl AsRef<Path>, limit: Duration) -> Result<Channel,
 /// A channel that dials at its first call, and anew when its connection is lost.
 pub fn connect_lazy(path: impl AsRef<Path>) -> Channel {
     let path: Arc<Path> = Arc::from(path.as_ref());
-    endpoint().connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
+    endpoint().connect_with_connector_lazy(within_limits(tower::service_fn(move |_: Uri| {
         let path = path.clone();
         async move { UnixStream::connect(&*path).await.map(TokioIo::new) }
-    }))
+    })))
 }
 
 /// Like [`connect`], but the channel stands for this one connection: when it is lost every
@@ -67,7 +83,7 @@ pub async fn connect_observed(
 
 async fn once<S>(stream: S, path: PathBuf, limit: Duration) -> Result<Channel, Error>
 where
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    S: AsyncRead + AsyncWrite + Connection + Send + Unpin + 'static,
 {
     let stream = Arc::new(tokio::sync::Mutex::new(Some(stream)));
     let used = Arc::new(AtomicBool::new(false));
@@ -90,7 +106,7 @@ where
         }
     });
     endpoint()
-        .connect_with_connector(connector)
+        .connect_with_connector(within_limits(connector))
         .await
         .map_err(|e| Error::Dial {
             path,
@@ -103,6 +119,12 @@ where
 struct Observed {
     stream: UnixStream,
     _lost: DropGuard,
+}
+
+impl Connection for Observed {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
 }
 
 impl AsyncRead for Observed {

@@ -61,6 +61,15 @@ impl Node {
         who: (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>),
         path: &str,
     ) -> HttpResponse {
+        self.ask_with(who, path, &[]).await
+    }
+
+    async fn ask_with(
+        &self,
+        who: (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>),
+        path: &str,
+        headers: &[(String, String)],
+    ) -> HttpResponse {
         let served = std::fs::read(self.dir.path().join("kubelet/pki/kubelet.crt")).unwrap();
         let mut roots = rustls::RootCertStore::empty();
         roots
@@ -81,9 +90,9 @@ impl Node {
             .connect(name, stream)
             .await
             .unwrap();
-        http_get(Box::new(stream), self.request(path, false))
-            .await
-            .unwrap()
+        let mut request = self.request(path, false);
+        request.headers = headers.to_vec();
+        http_get(Box::new(stream), request).await.unwrap()
     }
 
     fn request(&self, path: &str, https: bool) -> HttpRequest {
@@ -127,6 +136,11 @@ async fn only_those_who_may_are_answered() {
         )
         .await;
     assert_eq!((admin.status, &admin.body[..]), (200, b"ok".as_slice()));
+    // A browser shows the certificate whichever page asks, and answers a form with what is executed.
+    let elsewhere = [("sec-fetch-site".to_owned(), "cross-site".to_owned())];
+    let admin = authority.client("kubernetes-admin", "system:masters");
+    let foreign = node.ask_with(admin, "/healthz", &elsewhere).await;
+    assert_eq!(foreign.status, 403);
     node.stop().await;
 }
 

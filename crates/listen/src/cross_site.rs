@@ -4,13 +4,11 @@
 //! write to the API, or open a terminal, in his name. Tokens are not shown by themselves, so requests without a certificate
 //! are nobody's matter here. Programs are no browsers, and send none of these headers.
 //!
-//! What pods and other servers answer comes through this server, and so from the origin of its API: a page among it would be no
+//! What pods and other servers answer comes through the API server, and so from the origin of its API: a page among it would be no
 //! other site's. It has an origin of its own ([`CONFINED`]), as long as the browser is asked by nobody but its user.
 
-use davit_api::status::{Reason, Status};
 use http::header::{HOST, HeaderName, ORIGIN, UPGRADE, USER_AGENT};
-use http::request::Parts;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, Uri};
 
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
@@ -18,47 +16,50 @@ const DESTINATION: HeaderName = HeaderName::from_static("sec-fetch-dest");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The policy of a page that may run and look as it likes, and is another site to this one.
-pub(super) const CONFINED: &str =
+pub const CONFINED: &str =
     "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts";
 
 /// Whether a page in the answer would act by the user's certificate: a browser shows it here itself. Between it and
 /// `kubectl proxy` the certificate is the latter's, which says for whom it asks.
-pub(super) fn must_confine(headers: &HeaderMap) -> bool {
+pub fn must_confine(headers: &HeaderMap) -> bool {
     let is_browser = headers.contains_key(SITE)
         || headers.contains_key(MODE)
         || text(headers, USER_AGENT).starts_with("Mozilla/");
     is_browser && !headers.contains_key(FORWARDED_FOR)
 }
 
+/// A page of another site has asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("forbidden: a page of another site may not act by the browser's client certificate")]
+pub struct ForeignPage;
+
 /// Refuses what a page of another site asks for. To be called for connections that show a certificate.
 ///
 /// # Errors
-/// 403, if it is such a request.
-pub(super) fn check(parts: &Parts) -> Result<(), Status> {
-    let text = |name: HeaderName| text(&parts.headers, name);
+/// [`ForeignPage`], if it is such a request.
+pub fn check(method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ForeignPage> {
+    let text = |name: HeaderName| text(headers, name);
     // somebody follows a link: the other page does not see the answer, and has none of it in a frame of its own
-    let is_visit = matches!(parts.method, Method::GET | Method::HEAD)
+    let is_visit = matches!(*method, Method::GET | Method::HEAD)
         && text(MODE) == "navigate"
         && text(DESTINATION) == "document"
-        && !parts.headers.contains_key(UPGRADE);
+        && !headers.contains_key(UPGRADE);
     let is_foreign = matches!(text(SITE), "cross-site" | "same-site") && !is_visit;
-    if is_foreign || opens_from_elsewhere(parts) {
-        let why =
-            "forbidden: a page of another site may not act by the browser's client certificate";
-        return Err(Status::failure(Reason::Forbidden, why));
+    match is_foreign || opens_from_elsewhere(uri, headers) {
+        true => Err(ForeignPage),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// Browsers open WebSockets to everywhere, and some say only by `Origin` which page asks for it.
-fn opens_from_elsewhere(parts: &Parts) -> bool {
-    let origin = text(&parts.headers, ORIGIN);
-    let is_browser = text(&parts.headers, USER_AGENT).starts_with("Mozilla/");
-    if !parts.headers.contains_key(UPGRADE) || origin.is_empty() || !is_browser {
+fn opens_from_elsewhere(uri: &Uri, headers: &HeaderMap) -> bool {
+    let origin = text(headers, ORIGIN);
+    let is_browser = text(headers, USER_AGENT).starts_with("Mozilla/");
+    if !headers.contains_key(UPGRADE) || origin.is_empty() || !is_browser {
         return false;
     }
-    let host = parts.uri.authority().map(http::uri::Authority::as_str);
-    let host = host.unwrap_or_else(|| text(&parts.headers, HOST));
+    let host = uri.authority().map(http::uri::Authority::as_str);
+    let host = host.unwrap_or_else(|| text(headers, HOST));
     origin.strip_prefix("https://") != Some(host)
 }
 
@@ -77,7 +78,8 @@ mod tests {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        check(&request.body(()).unwrap().into_parts().0).is_err()
+        let parts = request.body(()).unwrap().into_parts().0;
+        check(&parts.method, &parts.uri, &parts.headers).is_err()
     }
 
     #[test]
