@@ -2,7 +2,8 @@
 
 use crate::attacks::load::{Tls, connector, tls, until_closed};
 use crate::harness::{root, temp_dir};
-use crate::node_harness::{NodeCluster, pod};
+use crate::node_harness::{NodeCluster, pod, within};
+use k8s_openapi::api::rbac::v1::RoleBinding;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,7 +24,11 @@ async fn sessions_that_do_nothing_end() {
         dir.path().join("tokens.csv"),
         dir.path().join("kubelet.yaml"),
     );
-    std::fs::write(&tokens, "admin-token,admin,1,system:masters\n").unwrap();
+    std::fs::write(
+        &tokens,
+        "admin-token,admin,1,system:masters\ntenant-token,tenant,2\n",
+    )
+    .unwrap();
     let idle = format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
          streamingConnectionIdleTimeout: {}s\n",
@@ -44,7 +49,11 @@ async fn sessions_that_do_nothing_end() {
     files(&node).await;
     let address = node.cluster.server["https://".len()..].trim_end_matches('/');
     let api: SocketAddr = address.parse().unwrap();
-    let (silent, busy) = (open(api).await, open(api).await);
+    let exec = "exec?command=cat&stdin=true";
+    let (silent, busy) = (
+        open(api, exec, "admin").await.unwrap(),
+        open(api, exec, "admin").await.unwrap(),
+    );
     let silent = async {
         let mut silent = silent;
         until_closed(&mut silent, "a session on which nothing comes").await;
@@ -60,28 +69,68 @@ async fn sessions_that_do_nothing_end() {
         }
     };
     tokio::join!(silent, busy);
+    all_that_one_gets(&node, api).await;
     node.delete_now("typed").await;
     node.clean_up().await;
 }
 
-/// A session in which `cat` waits for what is typed, over WebSocket.
-async fn open(api: SocketAddr) -> Tls {
+/// Whoever takes all sessions of a node that he gets leaves others some, and nothing stays of those that end.
+async fn all_that_one_gets(node: &NodeCluster, api: SocketAddr) {
+    let binding = serde_json::from_value(serde_json::json!({
+        "metadata": { "name": "tenant" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "tenant" }],
+    }));
+    let bindings: kube::Api<RoleBinding> = kube::Api::namespaced(node.client.clone(), "default");
+    bindings
+        .create(&kube::api::PostParams::default(), &binding.unwrap())
+        .await
+        .unwrap();
+    let files = || {
+        let dir = format!("/proc/{}/fd", node.cluster.pid());
+        std::fs::read_dir(dir).unwrap().count()
+    };
+    let before = files();
+    let mut all = Vec::new();
+    let refusal = loop {
+        match open(api, "attach?stdout=true", "tenant").await {
+            Ok(session) => all.push(session),
+            Err(refusal) => break refusal,
+        }
+    };
+    assert!(refusal.starts_with("HTTP/1.1 429 "), "{refusal}");
+    assert!(all.len() > 10, "{}", all.len());
+    let others = open(api, "exec?command=cat&stdin=true", "admin").await;
+    drop(others.expect("nothing is left to others"));
+    drop(all);
+    within(Duration::from_secs(20), "files of sessions", async || {
+        (files() < before + 10).then_some(())
+    })
+    .await;
+}
+
+/// A session with the pod, over WebSocket; else what is answered.
+async fn open(api: SocketAddr, what: &str, user: &str) -> Result<Tls, String> {
     let mut stream = tls([127, 0, 0, 1], api, &connector("http/1.1"))
         .await
         .unwrap();
-    let ask = "GET /api/v1/namespaces/default/pods/typed/exec?command=cat&stdin=true HTTP/1.1\r\n\
-               Host: davit\r\nAuthorization: Bearer admin-token\r\nConnection: Upgrade\r\n\
-               Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-               Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
-               Sec-WebSocket-Protocol: v5.channel.k8s.io\r\n\r\n";
+    let ask = format!(
+        "GET /api/v1/namespaces/default/pods/typed/{what} HTTP/1.1\r\n\
+         Host: davit\r\nAuthorization: Bearer {user}-token\r\nConnection: Upgrade\r\n\
+         Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+         Sec-WebSocket-Protocol: v5.channel.k8s.io\r\n\r\n"
+    );
     stream.write_all(ask.as_bytes()).await.unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.unwrap());
     }
     let head = String::from_utf8(head).unwrap();
-    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
-    stream
+    match head.starts_with("HTTP/1.1 101 ") {
+        true => Ok(stream),
+        false => Err(head),
+    }
 }
 
 /// Davit may open as many files as there are to be had, containers no more than before.

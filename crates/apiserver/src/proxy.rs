@@ -61,6 +61,7 @@ pub(crate) async fn handle(
     let what = Forward {
         backend,
         uri,
+        user: context.user.name.clone(),
         rewrite_prefix: Some(prefix),
     };
     forward(server, what, request).await

@@ -25,8 +25,8 @@ use crate::options::DEFAULT_SESSION_IDLE;
 use auth::Access;
 use bytes::Bytes;
 use davit_listen::{
-    AnswerKind, ConnectionLimits, Connections, Exchange, HttpLimits, Lease, Socket, TrackedBody,
-    cross_site,
+    AnswerKind, ConnectionLimits, Connections, Exchange, HttpLimits, Lease, ON_BEHALF_OF, Shares,
+    Socket, TrackedBody, counted_as, cross_site,
 };
 use davit_pods::pod::PodExt;
 use davit_streaming::Body;
@@ -59,6 +59,8 @@ const CONNECTIONS: ConnectionLimits = ConnectionLimits {
     session_idle: DEFAULT_SESSION_IDLE,
     unsent: 64 << 20,
 };
+/// Commands that are waited for: of a pod that runs very many some end with their clients.
+const COMMANDS: usize = 2048;
 /// The part of the files for connections that the node's server gets; the API server has the rest.
 const FILES: (usize, usize) = (3, 20);
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -109,6 +111,8 @@ pub(crate) struct Shared {
     access: Access,
     /// Upgraded connections, which outlive their request.
     sessions: Mutex<JoinSet<()>>,
+    /// Commands in containers, which outlive their clients, by pod.
+    left: Arc<Shares>,
 }
 
 impl Shared {
@@ -146,6 +150,7 @@ impl Server {
                 clients,
                 access,
                 sessions: Mutex::default(),
+                left: Shares::new(COMMANDS),
             }),
             listener,
             port,
@@ -242,10 +247,14 @@ async fn answer(
     let Some(caller) = caller else {
         return text(StatusCode::UNAUTHORIZED, "Unauthorized");
     };
+    let allowed = state.access.allows(&caller, request.method(), &path).await;
+    // Others could call themselves by ever new names.
+    let may_all = allowed && auth::subresources(&path) == ["proxy"];
+    let on_behalf_of = headers.get(ON_BEHALF_OF).filter(|_| may_all);
     if !caller.is_anonymous() {
-        exchange.identified(caller.name());
+        exchange.identified(&counted_as(caller.name(), on_behalf_of));
     }
-    if !state.access.allows(&caller, request.method(), &path).await {
+    if !allowed {
         let (subresources, verb) = (
             auth::subresources(&path).join(" "),
             auth::verb(request.method(), &path),

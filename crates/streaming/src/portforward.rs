@@ -269,7 +269,51 @@ where
             }
         });
     }
-    while connections.join_next().await.is_some() {}
+    let all = async { while connections.join_next().await.is_some() {} };
+    tokio::select! {
+        () = all => {}
+        // A pod that does not end what is not asked for any more holds nothing.
+        () = channels.lost() => {}
+    }
+    connections.shutdown().await;
     channels.close(Duration::from_secs(10)).await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::StreamExt;
+    use tokio::io::{AsyncReadExt, DuplexStream};
+    use tokio_tungstenite::WebSocketStream;
+    use tokio_tungstenite::tungstenite::protocol::Role;
+
+    #[tokio::test]
+    async fn a_client_that_has_gone_holds_no_connection_into_the_pod() {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let (pod, dialled) = tokio::io::duplex(64);
+        let dialled = std::sync::Mutex::new(Some(dialled));
+        let dial = move |_| {
+            let found = dialled.lock().unwrap().take();
+            std::future::ready(found.ok_or("dialled before"))
+        };
+        let serves = serve_channels::<_, _, _, DuplexStream, _>(
+            theirs,
+            Encoding::Binary,
+            &[80],
+            Arc::new(dial),
+        );
+        let goes = async {
+            let mut client = WebSocketStream::from_raw_socket(ours, Role::Client, None).await;
+            let _greeting = client.next().await.unwrap().unwrap();
+            drop(client);
+            // the pod goes on, and hears nothing but the end of what is sent
+            let (mut from, to) = tokio::io::split(pod);
+            assert_eq!(from.read(&mut [0]).await.unwrap(), 0);
+            (from, to)
+        };
+        let both = async { tokio::join!(serves, goes) };
+        let ended = tokio::time::timeout(Duration::from_secs(5), both).await;
+        ended.expect("it is still forwarded").0.unwrap();
+    }
 }

@@ -81,6 +81,8 @@ pub struct Process<F> {
     pub stderr: Option<Reader>,
     /// Takes terminal sizes.
     pub resize: Option<mpsc::Sender<TerminalSize>>,
+    /// Whether the process goes on without its client, and is waited for. What was there before him is left alone.
+    pub outlives_client: bool,
     /// Resolves when the process has ended.
     pub exit: F,
 }
@@ -154,6 +156,16 @@ impl Pending {
 enum Connection {
     Spdy(spdy::Session),
     Channels(Channels),
+}
+
+impl Connection {
+    /// Waits until the client has gone.
+    async fn lost(&self) {
+        match self {
+            Self::Spdy(session) => session.lost().await,
+            Self::Channels(channels) => channels.lost().await,
+        }
+    }
 }
 
 /// An established session.
@@ -256,7 +268,7 @@ impl Session {
     }
 
     /// Joins the session with a process until the process has ended and its output is delivered, then reports how it
-    /// ended and closes the connection.
+    /// ended and closes the connection; or until the client has gone, who is not missed by a process that says nothing.
     pub async fn join<F>(self, process: Process<F>)
     where
         F: Future<Output = ExitStatus>,
@@ -279,18 +291,28 @@ impl Session {
             async { tokio::join!(copy(process.stdout, stdout), copy(process.stderr, stderr)) };
         let mut outputs = Box::pin(outputs);
         let mut exit = std::pin::pin!(process.exit);
-        let status = tokio::select! {
-            status = &mut exit => {
-                if tokio::time::timeout(DRAIN, &mut outputs).await.is_err() {
-                    tracing::debug!("output stayed open after the process ended");
+        let mut delivered = false;
+        let status = loop {
+            tokio::select! {
+                status = &mut exit => {
+                    if !delivered && tokio::time::timeout(DRAIN, &mut outputs).await.is_err() {
+                        tracing::debug!("output stayed open after the process ended");
+                    }
+                    break Some(status);
                 }
-                status
+                _ = &mut outputs, if !delivered => delivered = true,
+                () = connection.lost() => break None,
             }
-            // A client that goes away ends the output copies too; the process is then left to its own end.
-            _ = &mut outputs => exit.await,
         };
         // With the last writer gone the connection can be closed, whoever still holds the output of the process.
         drop((input, stdin_reply, sizes, outputs));
+        let Some(status) = status else {
+            drop((error, connection));
+            if process.outlives_client {
+                let _nobody_asks = exit.await;
+            }
+            return;
+        };
         let text = status.message(structured);
         if !text.is_empty()
             && let Err(failure) = error.write_all(text.as_bytes()).await
@@ -313,6 +335,7 @@ impl Session {
             stdout: None,
             stderr: None,
             resize: None,
+            outlives_client: false,
             exit: async { status },
         };
         self.join(nothing).await;

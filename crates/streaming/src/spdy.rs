@@ -65,6 +65,11 @@ impl Session {
         self.incoming.recv().await
     }
 
+    /// Waits until the connection has ended.
+    pub async fn lost(&self) {
+        self.to_peer.closed().await;
+    }
+
     /// Says good-bye and waits until what was written is on its way or `deadline` has passed.
     pub async fn close(self, deadline: std::time::Duration) {
         let Self {

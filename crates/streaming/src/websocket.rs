@@ -108,6 +108,11 @@ impl Channels {
         }
     }
 
+    /// Waits until the connection has ended.
+    pub(crate) async fn lost(&self) {
+        self.outgoing.closed().await;
+    }
+
     /// Lets what was written go out and the peer close, at most until `deadline` has passed.
     pub(crate) async fn close(self, deadline: Duration) {
         let Self {

@@ -5,12 +5,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use davit_api::host_port::{bracketed, host_port};
 use davit_api::status::Status;
+use davit_listen::ON_BEHALF_OF;
 use davit_webhook::{answered, is_refusal, refusal};
 use http::header::{ACCEPT_ENCODING, HOST, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use sha2::{Digest, Sha256};
 
 use super::links::Links;
 use super::no_node;
@@ -28,6 +30,8 @@ pub(crate) struct Forward {
     pub(crate) backend: Destination,
     /// Path and query for the backend.
     pub(crate) uri: Uri,
+    /// Who asks; a node counts by it.
+    pub(crate) user: String,
     /// For proxied web servers: the path under which the client sees `/` of the backend.
     pub(crate) rewrite_prefix: Option<String>,
 }
@@ -88,6 +92,7 @@ pub(crate) async fn read(
     let forward = Forward {
         backend,
         uri,
+        user: String::new(),
         rewrite_prefix: None,
     };
     let request = Request::new(request_body(Empty::<Bytes>::new()));
@@ -128,6 +133,10 @@ async fn send(
     parts.version = http::Version::HTTP_11;
     parts.extensions.clear();
     start_hop(&mut parts.headers, upgrade);
+    parts.headers.remove(ON_BEHALF_OF);
+    if backend.node.is_some() {
+        parts.headers.insert(ON_BEHALF_OF, mark_of(&forward.user));
+    }
     if let Some(prefix) = &forward.rewrite_prefix {
         tell_origin(&mut parts.headers, prefix, &parts.uri);
     }
@@ -161,6 +170,13 @@ fn dial_error(backend: &Destination, error: &dyn std::fmt::Display) -> Status {
     Status::unknown(format!(
         "error dialing backend: dial tcp {address}: {error}"
     ))
+}
+
+/// What tells a user from others, and not who it is.
+fn mark_of(user: &str) -> HeaderValue {
+    let digest = Sha256::digest(user);
+    let (first, _) = digest.split_first_chunk().unwrap_or((&[0; 8], &[]));
+    HeaderValue::from(u64::from_be_bytes(*first))
 }
 
 /// Tells a proxied web server under which address the client sees it.

@@ -83,6 +83,7 @@ pub(super) async fn handle(
     let forward = Forward {
         backend,
         uri: uri(&path, Some(&query))?,
+        user: context.user.name.clone(),
         rewrite_prefix: None,
     };
     if name != "log" {

@@ -3,6 +3,7 @@
 use super::{Shared, flag, parameter, query, text};
 use crate::context::Context;
 use crate::runtime_state::{PodRuntime, State, observe};
+use davit_listen::Share;
 use davit_oci::runtime::{ExecSession, Streaming, TerminalSize};
 use davit_pods::pod::PodExt;
 use davit_proto::cri::v1 as cri;
@@ -118,7 +119,7 @@ async fn command(
             stderr: streams.stderr,
             ..Default::default()
         };
-        Start::Exec(request)
+        Start::Exec(request, state.left.try_take(pod.uid(), 1))
     } else {
         // A terminal of the container decides, not the caller's wish.
         let tty = tty
@@ -139,7 +140,8 @@ async fn command(
 }
 
 enum Start {
-    Exec(cri::ExecRequest),
+    /// With the pod's share of processes that go on without their clients, if it may have more.
+    Exec(cri::ExecRequest, Option<Share>),
     Attach(cri::AttachRequest),
 }
 
@@ -153,9 +155,9 @@ async fn session(
     // Nothing is started for a request that cannot be upgraded.
     let (response, pending) =
         negotiate_session(&mut request, streams).map_err(|e| Box::new(e.response()))?;
-    let opened = match start {
-        Start::Exec(exec) => runtime.exec(exec).await,
-        Start::Attach(attach) => runtime.attach(attach).await.map(end_of_attach),
+    let (opened, share) = match start {
+        Start::Exec(exec, share) => (runtime.exec(exec).await, share),
+        Start::Attach(attach) => (runtime.attach(attach).await.map(end_of_attach), None),
     };
     match opened.map_err(|e| internal(format!("error executing command in container: {e}")))? {
         Streaming::Url(url) => {
@@ -163,7 +165,7 @@ async fn session(
             pass_on(state, &mut request, &url).await
         }
         Streaming::Direct(process) => {
-            state.keep(join(pending, process));
+            state.keep(join(pending, process, share));
             Ok(response)
         }
     }
@@ -181,7 +183,7 @@ fn end_of_attach(attached: Streaming<ExecSession>) -> Streaming<ExecSession> {
     }
 }
 
-async fn join(pending: Pending, process: ExecSession) {
+async fn join(pending: Pending, process: ExecSession, share: Option<Share>) {
     let session = match pending.accept().await {
         Ok(session) => session,
         Err(error) => {
@@ -217,6 +219,7 @@ async fn join(pending: Pending, process: ExecSession) {
         stdout: process.stdout,
         stderr: process.stderr,
         resize,
+        outlives_client: share.is_some(),
         exit: async move {
             match exit.await {
                 Ok(code) => ExitStatus::Code(code),

@@ -41,6 +41,7 @@ async fn echo_server(io: tokio::io::DuplexStream, code: i32) {
                         stdout: Some(Box::new(output)),
                         stderr: Some(Box::new(err_output)),
                         resize: None,
+                        outlives_client: true,
                         exit: async { exit.await.unwrap() },
                     })
                     .await;
@@ -176,4 +177,69 @@ fn sizes_are_read_in_the_clients_spelling() {
             height: 40
         }
     );
+}
+
+/// Neither pipes to the process nor anybody who waits for it are left of a client that has gone, whether it says anything or not.
+#[tokio::test]
+async fn a_client_that_has_gone_holds_nothing() {
+    for outlives_client in [false, true] {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let (mut process, output) = tokio::io::duplex(64);
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let (tell, joined) = tokio::sync::oneshot::channel::<()>();
+        let parts = std::sync::Mutex::new(Some((output, ended, tell)));
+        let service = service_fn(move |mut request: Request<hyper::body::Incoming>| {
+            let (output, ended, tell) = parts.lock().unwrap().take().unwrap();
+            async move {
+                let streams = Streams {
+                    stdin: false,
+                    stdout: true,
+                    stderr: false,
+                    tty: false,
+                };
+                let (response, pending) = negotiate_session(&mut request, streams).unwrap();
+                tokio::spawn(async move {
+                    let joins = pending.accept().await.unwrap().join(Process {
+                        stdin: None,
+                        stdout: Some(Box::new(output)),
+                        stderr: None,
+                        resize: None,
+                        outlives_client,
+                        exit: async {
+                            let _end = ended.await;
+                            ExitStatus::Code(0)
+                        },
+                    });
+                    joins.await;
+                    tell.send(()).unwrap();
+                });
+                Ok::<_, std::io::Error>(response)
+            }
+        });
+        let server = hyper::server::conn::http1::Builder::new();
+        let server = server.serve_connection(TokioIo::new(theirs), service);
+        let server = tokio::spawn(server.with_upgrades());
+        let mut request = "ws://node/attach".into_client_request().unwrap();
+        let protocol = "v5.channel.k8s.io".parse().unwrap();
+        request
+            .headers_mut()
+            .insert("sec-websocket-protocol", protocol);
+        let client = tokio_tungstenite::client_async(request, ours)
+            .await
+            .unwrap();
+        drop(client);
+        server.await.unwrap().unwrap();
+        let mut joined = std::pin::pin!(joined);
+        let within = Duration::from_secs(5);
+        let closed = tokio::time::timeout(within, process.read_u8()).await;
+        closed.expect("the pipe stays").unwrap_err();
+        let waits = Duration::from_millis(100);
+        let early = tokio::time::timeout(waits, &mut joined).await;
+        assert_eq!(early.is_err(), outlives_client);
+        if outlives_client {
+            end.send(()).unwrap();
+            let ended = tokio::time::timeout(within, joined).await;
+            ended.unwrap().unwrap();
+        }
+    }
 }
