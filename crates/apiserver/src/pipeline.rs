@@ -378,9 +378,13 @@ async fn inner(
     // nobody further on is to believe what the caller claims to be
     strip_claims(&mut parts.headers);
     let _place = admitted(server, context).await?;
+    let backend = server.aggregation().backend(&context.info);
     if let Some(exchange) = exchange {
-        let begun = exchange.may_begin(kind_of_answer(context));
-        begun.map_err(too_busy)?;
+        let kind = kind_of_answer(context);
+        exchange.may_begin(kind).map_err(too_busy)?;
+        if kind != AnswerKind::Session && is_passed_on(&context.info, backend.is_some()) {
+            exchange.may_pass_on().map_err(too_busy)?;
+        }
     }
     authorize::request(server, context).await?;
     if context.info.unserved {
@@ -393,7 +397,7 @@ async fn inner(
         parts.extensions.insert(Peer(peer));
     }
     let request = Request::from_parts(parts, body);
-    if let Some(backend) = server.aggregation().backend(&context.info) {
+    if let Some(backend) = backend {
         return aggregator::handle(server, context, &backend, request).await;
     }
     if context.info.is_resource {
@@ -411,6 +415,11 @@ async fn page(server: &Arc<ApiServer>, context: &mut Context, parts: &Parts) -> 
     }
     let answer = davit_console::answer(&parts.method, parts.uri.path(), &parts.headers);
     Ok(answer.map(ResponseBody::from))
+}
+
+/// Whether a request goes to a node, a pod or an aggregated server, for as long as that answers.
+fn is_passed_on(info: &RequestInfo, has_backend: bool) -> bool {
+    info.is_long_running() && (has_backend || info.verb != "watch")
 }
 
 /// How the answer will be given, as far as the request tells.

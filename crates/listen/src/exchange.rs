@@ -23,6 +23,8 @@ pub struct Exchange {
     kind: Mutex<AnswerKind>,
     /// Of the requests that last, or of the sessions.
     lasting: Mutex<Option<Share>>,
+    /// Of the connections to where requests are passed on.
+    passed_on: Mutex<Option<Share>>,
     /// What the answer is going to hold.
     reserved: Mutex<Option<Share>>,
     exempt: AtomicBool,
@@ -49,6 +51,7 @@ impl Exchange {
             lease,
             kind: Mutex::new(AnswerKind::Whole),
             lasting: Mutex::new(None),
+            passed_on: Mutex::new(None),
             reserved: Mutex::new(None),
             exempt: AtomicBool::new(false),
             unwritten: Arc::default(),
@@ -89,6 +92,17 @@ impl Exchange {
             AnswerKind::Session => &connections.sessions,
         };
         *self.lasting.lock() = Some(self.share(lasting, 1)?);
+        Ok(())
+    }
+
+    /// Whether the request may be passed on, and hold a connection to somebody else for as long as it likes: of HTTP/2 very many
+    /// come by one of the client's. They are counted with the sessions, of which each holds one as well.
+    ///
+    /// # Errors
+    /// [`Busy`].
+    pub fn may_pass_on(&self) -> Result<(), Busy> {
+        let sessions = &self.lease.connections().sessions;
+        *self.passed_on.lock() = Some(self.share(sessions, 1)?);
         Ok(())
     }
 

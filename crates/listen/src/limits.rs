@@ -22,9 +22,9 @@ pub struct ConnectionLimits {
     pub first_request: Duration,
     /// Without a request under way.
     pub idle: Duration,
-    /// Long-running requests (watches, logs) at once.
+    /// Long-running requests (watches, logs) at once, those that are passed on among them.
     pub long_running: usize,
-    /// Upgraded connections (exec, attach, port-forward) at once.
+    /// Upgraded connections (exec, attach, port-forward) at once, and long-running requests that are passed on.
     pub sessions: usize,
     /// Until an upgraded connection on which nothing comes or goes is closed, and one whose client takes nothing of a
     /// stream that is no watch.

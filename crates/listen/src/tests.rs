@@ -214,8 +214,13 @@ async fn sessions_are_shared_as_long_as_they_last() {
     let (_socket, lease, _far) = from(&connections, A).await;
     lease.identified("typist");
     assert_eq!(lease.begin().may_begin(AnswerKind::Session), Err(Busy));
+    assert_eq!(lease.begin().may_pass_on(), Err(Busy));
     assert_eq!(lease.begin().may_begin(AnswerKind::Watch), Ok(()));
     open.pop();
+    let passed_on = lease.begin();
+    assert_eq!(passed_on.may_pass_on(), Ok(()));
+    assert_eq!(lease.begin().may_begin(AnswerKind::Session), Err(Busy));
+    drop(passed_on);
     assert_eq!(lease.begin().may_begin(AnswerKind::Session), Ok(()));
 }
 

@@ -29,6 +29,8 @@ const VALUES: usize = 250_000;
 /// Bytes of an answer for which there is always room, and how many longer ones of a destination are read at a time.
 const SHORT: usize = 256 << 10;
 const LONG_ANSWERS: usize = 4;
+/// Calls at a time; the others wait within their own time. Who has shown nothing but a token that nobody knows has it asked about.
+const CALLS: usize = 512;
 const AGENT: &str = concat!("davit/", env!("CARGO_PKG_VERSION"));
 
 /// Where calls go and how.
@@ -179,6 +181,8 @@ pub struct Client {
     settings: Settings,
     /// For answers that are long.
     room: Arc<Semaphore>,
+    /// For calls, each of which has a connection.
+    calls: Semaphore,
 }
 
 impl std::fmt::Debug for Client {
@@ -214,6 +218,7 @@ impl Client {
             inner,
             settings,
             room: Arc::new(Semaphore::new(LONG_ANSWERS)),
+            calls: Semaphore::new(CALLS),
         })
     }
 
@@ -233,6 +238,8 @@ impl Client {
         };
         let request = self.request(&call, uri)?;
         let answered = async {
+            let turn = self.calls.acquire().await;
+            let _turn = turn.map_err(|error| failed(error.to_string(), false))?;
             let response = answered(request, |request| self.inner.request(request))
                 .await
                 .map_err(|error| failed(error.to_string(), false))?
@@ -547,6 +554,26 @@ mod tests {
         let (answer, ()) = tokio::join!(call, floods);
         let error = answer.unwrap_err().to_string();
         assert!(error.contains("interim"), "{error}");
+    }
+
+    /// Strangers' tokens are asked about before anything is counted.
+    #[tokio::test]
+    async fn calls_have_an_end() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = client(&server);
+        let mut accepted = Vec::new();
+        let calls = (0..CALLS + 100).map(|_| client.send(Call::get("/", Duration::from_secs(60))));
+        let accepts = async {
+            while let Ok((stream, _)) = server.accept().await {
+                accepted.push(stream);
+            }
+        };
+        tokio::select! {
+            () = accepts => {}
+            answers = futures::future::join_all(calls) => panic!("{answers:?}"),
+            () = tokio::time::sleep(Duration::from_secs(2)) => {}
+        }
+        assert_eq!(accepted.len(), CALLS);
     }
 
     /// A connection with something left to be written stays by itself, however long its call has been over.
