@@ -7,7 +7,7 @@ use crate::node::NodeInfo;
 use crate::pod::{AffinityTerm, ByGroup, Group, PodInfo};
 use crate::selector::Labels;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// How many kinds of pods are remembered.
 const KINDS: usize = 8;
@@ -105,8 +105,9 @@ struct Share {
 struct Tally {
     kind: PodKind,
     counts: Counts,
-    /// The nodes that were counted, with what each has added. A node that has changed is another value.
-    nodes: Vec<(Arc<NodeInfo>, Box<[Share]>)>,
+    /// The nodes that were counted, with what each has added. A node that has changed is another value, and the old one with its
+    /// pods need not stay for the comparison.
+    nodes: Vec<(Weak<NodeInfo>, Box<[Share]>)>,
     namespaces: Arc<HashMap<String, Labels>>,
 }
 
@@ -141,13 +142,11 @@ impl Tallies {
 
 impl Tally {
     fn new(pod: &PodInfo, snapshot: &Snapshot) -> Self {
-        // no node of the cluster is this one
-        let nobody = Arc::new(NodeInfo::new(Arc::from("")));
         let nodes = snapshot.nodes().iter();
         Self {
             kind: PodKind::of(pod),
             counts: Counts::default(),
-            nodes: nodes.map(|_| (nobody.clone(), Box::default())).collect(),
+            nodes: nodes.map(|_| (Weak::new(), Box::default())).collect(),
             namespaces: snapshot.namespaces().clone(),
         }
     }
@@ -155,13 +154,13 @@ impl Tally {
     fn update(&mut self, pod: &PodInfo, snapshot: &Snapshot, hard_weight: i64) {
         let mut judge = Judge::new(pod, snapshot, hard_weight);
         for (held, node) in self.nodes.iter_mut().zip(snapshot.nodes()) {
-            if Arc::ptr_eq(&held.0, node) {
+            if held.0.as_ptr() == Arc::as_ptr(node) {
                 continue;
             }
             for share in &held.1 {
                 self.counts.add(share, -1);
             }
-            *held = (node.clone(), judge.shares(node));
+            *held = (Arc::downgrade(node), judge.shares(node));
             for share in &held.1 {
                 self.counts.add(share, 1);
             }
