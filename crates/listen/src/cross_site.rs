@@ -7,6 +7,7 @@
 //! What pods and other servers answer comes through the API server, and so from the origin of its API: a page among it would be no
 //! other site's. It has an origin of its own ([`CONFINED`]), as long as the browser is asked by nobody but its user.
 
+use crate::passed_on::ON_BEHALF_OF;
 use http::header::{HOST, HeaderName, ORIGIN, UPGRADE, USER_AGENT};
 use http::{HeaderMap, Method, Uri};
 
@@ -49,6 +50,13 @@ pub fn check(method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Fore
         true => Err(ForeignPage),
         false => Ok(()),
     }
+}
+
+/// Whether an API server or another program has passed the request on: what a browser has said is said of the program's address
+/// then, and the program has judged it. A page can add neither field to what it asks for elsewhere, unless the server allows it
+/// beforehand (CORS), which davit's do not.
+pub fn is_passed_on(headers: &HeaderMap) -> bool {
+    headers.contains_key(ON_BEHALF_OF) || headers.contains_key(FORWARDED_FOR)
 }
 
 /// Browsers open WebSockets to everywhere, and some say only by `Origin` which page asks for it.
@@ -103,6 +111,21 @@ mod tests {
             ("user-agent", "Mozilla/5.0"),
         ];
         assert!(!is_refused(Method::GET, &page));
+    }
+
+    #[test]
+    fn what_an_api_server_passes_on_is_told_from_what_a_page_asks_for() {
+        let of = |name: &'static str| {
+            let value = http::HeaderValue::from_static("1");
+            is_passed_on(
+                &[(HeaderName::from_static(name), value)]
+                    .into_iter()
+                    .collect(),
+            )
+        };
+        // kube-apiserver adds the second, and hands on the browser's own `Origin` with it
+        assert!(of("davit-on-behalf-of") && of("x-forwarded-for"));
+        assert!(!of("origin") && !of("sec-fetch-site"));
     }
 
     #[test]

@@ -233,6 +233,7 @@ async fn answer(
     let path = request.uri().path().to_owned();
     let headers = request.headers();
     if !chain.is_empty()
+        && !cross_site::is_passed_on(headers)
         && let Err(foreign) = cross_site::check(request.method(), request.uri(), headers)
     {
         return text(StatusCode::FORBIDDEN, format!("{foreign}\n"));
