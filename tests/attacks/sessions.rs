@@ -5,6 +5,7 @@ use crate::harness::{root, temp_dir};
 use crate::node_harness::{NodeCluster, pod, within};
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -13,42 +14,40 @@ const IDLE: Duration = Duration::from_secs(3);
 /// A WebSocket ping, masked with zeros.
 const PING: &[u8] = &[0x89, 0x80, 0, 0, 0, 0];
 
+const TOKENS: &str = "admin-token,admin,1,system:masters\ntenant-token,tenant,2\n";
+
+/// A node with a pod that does nothing, and tokens for those who ask.
+async fn with_a_pod(dir: &Path, more: &[&str]) -> Option<(NodeCluster, SocketAddr)> {
+    root()?;
+    let _installed_before = rustls::crypto::ring::default_provider().install_default();
+    let tokens = dir.join("tokens.csv");
+    std::fs::write(&tokens, TOKENS).unwrap();
+    let tokens = ["--token-auth-file", tokens.to_str().unwrap()];
+    let node = NodeCluster::up(&[&tokens, more].concat()).await;
+    node.wait_for_service_account().await;
+    node.create(&pod("typed", "ulimit -Sn; exec sleep 1000", 0))
+        .await;
+    node.wait_for_phase("typed", "Running").await;
+    let address = node.cluster.server["https://".len()..].trim_end_matches('/');
+    let api = address.parse().unwrap();
+    Some((node, api))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_that_do_nothing_end() {
-    if root().is_none() {
-        return;
-    }
-    let _installed_before = rustls::crypto::ring::default_provider().install_default();
     let dir = temp_dir();
-    let (tokens, config) = (
-        dir.path().join("tokens.csv"),
-        dir.path().join("kubelet.yaml"),
-    );
-    std::fs::write(
-        &tokens,
-        "admin-token,admin,1,system:masters\ntenant-token,tenant,2\n",
-    )
-    .unwrap();
+    let config = dir.path().join("kubelet.yaml");
     let idle = format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
          streamingConnectionIdleTimeout: {}s\n",
         IDLE.as_secs()
     );
     std::fs::write(&config, idle).unwrap();
-    let node = NodeCluster::up(&[
-        "--token-auth-file",
-        tokens.to_str().unwrap(),
-        "--config",
-        config.to_str().unwrap(),
-    ])
-    .await;
-    node.wait_for_service_account().await;
-    node.create(&pod("typed", "ulimit -Sn; exec sleep 1000", 0))
-        .await;
-    node.wait_for_phase("typed", "Running").await;
+    let config = ["--config", config.to_str().unwrap()];
+    let Some((node, api)) = with_a_pod(dir.path(), &config).await else {
+        return;
+    };
     files(&node).await;
-    let address = node.cluster.server["https://".len()..].trim_end_matches('/');
-    let api: SocketAddr = address.parse().unwrap();
     let exec = "exec?command=cat&stdin=true";
     let (silent, busy) = (
         open(api, exec, "admin").await.unwrap(),
@@ -69,13 +68,18 @@ async fn sessions_that_do_nothing_end() {
         }
     };
     tokio::join!(silent, busy);
-    all_that_one_gets(&node, api).await;
     node.delete_now("typed").await;
     node.clean_up().await;
 }
 
-/// Whoever takes all sessions of a node that he gets leaves others some, and nothing stays of those that end.
-async fn all_that_one_gets(node: &NodeCluster, api: SocketAddr) {
+/// Whoever takes all sessions of a node that he gets leaves others some, and nothing stays of those that end. Here none ends by
+/// itself: however slowly they are opened, he comes to the end of his.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_all_sessions_leaves_others_some() {
+    let dir = temp_dir();
+    let Some((node, api)) = with_a_pod(dir.path(), &[]).await else {
+        return;
+    };
     let binding = serde_json::from_value(serde_json::json!({
         "metadata": { "name": "tenant" },
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit" },
@@ -107,6 +111,8 @@ async fn all_that_one_gets(node: &NodeCluster, api: SocketAddr) {
         (files() < before + 10).then_some(())
     })
     .await;
+    node.delete_now("typed").await;
+    node.clean_up().await;
 }
 
 /// A session with the pod, over WebSocket; else what is answered.
