@@ -47,21 +47,21 @@ impl Reconcile for TtlAfterFinished {
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let job = self.informers.jobs.get(Some(&key.namespace), &key.name);
-        let job = job.filter(|job| job.metadata.deletion_timestamp.is_none());
-        let left = job.as_ref();
-        let Some(left) = left.and_then(|job| time_to_live(job, Timestamp::now())) else {
+        let Some(job) = job.filter(|job| job.metadata.deletion_timestamp.is_none()) else {
+            return Ok(Next::Wait);
+        };
+        let Some(left) = time_to_live(&job, Timestamp::now()) else {
             return Ok(Next::Wait);
         };
         if !left.is_zero() {
             return Ok(Next::After(left));
         }
-        let seen = job.map(|job| job.metadata.clone()).unwrap_or_default();
         let api: kube::Api<Job> = kube::Api::namespaced(self.client.clone(), &key.namespace);
         // A job that has changed since, its time perhaps with it, is looked at again.
         let params = DeleteParams {
             preconditions: Some(Preconditions {
-                uid: seen.uid,
-                resource_version: seen.resource_version,
+                uid: job.metadata.uid.clone(),
+                resource_version: job.metadata.resource_version.clone(),
             }),
             ..DeleteParams::foreground()
         };
