@@ -19,6 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-netplan",
             "davit-autoscaling",
             "davit-volume",
+            "davit-podinfo",
             "davit-validationrules",
             "davit-strategy",
             "davit-console",

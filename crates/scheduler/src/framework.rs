@@ -41,7 +41,7 @@ use crate::extender::NodeVictims;
 use crate::node::NodeInfo;
 use crate::nominator::Nominated;
 use crate::pod::PodInfo;
-pub use crate::signature::Signature;
+pub use davit_podinfo::Signature;
 
 /// The highest score a node can get from one plugin.
 pub const MAX_NODE_SCORE: i64 = 100;

@@ -15,10 +15,8 @@ pub mod devices;
 pub mod extender;
 pub mod framework;
 pub mod group;
-pub mod node;
 pub mod nominator;
 pub mod plugins;
-pub mod pod;
 pub mod pod_groups;
 pub mod profiles;
 pub mod queue;
@@ -27,6 +25,8 @@ pub mod topology;
 pub mod verdict;
 pub mod workloads;
 
+/// Pods and nodes as plugins see them.
+pub use davit_podinfo::{node, pod};
 /// What pods ask for and nodes have.
 pub use davit_podrequests as resources;
 /// The configuration of schedulers.
@@ -37,7 +37,6 @@ use davit_api::selector;
 mod metrics;
 mod reporter;
 mod scheduler;
-mod signature;
 mod victims;
 mod waiting;
 

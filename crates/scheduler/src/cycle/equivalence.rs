@@ -56,7 +56,7 @@ impl EquivalenceCache {
         skipped: u64,
     ) -> &mut EquivalenceClass {
         let (mut kept, mut asked) = (Vec::new(), Vec::new());
-        let mut signature = Signature::new();
+        let mut signature = Signature::default();
         signature.add(profile.name());
         for (i, filter) in profile.points.filter.iter().enumerate() {
             if skipped & (1 << i) == 0 {

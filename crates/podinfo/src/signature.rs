@@ -10,19 +10,21 @@ static SIGNATURES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 #[derive(Debug, Clone)]
 pub struct Signature(DefaultHasher);
 
-impl Signature {
+impl Default for Signature {
     /// That of nothing yet.
-    pub(crate) fn new() -> Self {
+    fn default() -> Self {
         Self(SIGNATURES.build_hasher())
     }
+}
 
+impl Signature {
     /// Adds something that is looked at.
     pub fn add(&mut self, what: &(impl Hash + ?Sized)) {
         what.hash(&mut self.0);
     }
 
     /// The number.
-    pub(crate) fn finish(&self) -> u64 {
+    pub fn finish(&self) -> u64 {
         self.0.finish()
     }
 }

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use davit_allocator::NodeView;
+use davit_api::selector::Labels;
+use davit_podrequests::Resources;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 
 use crate::pod::{HostPort, PodInfo};
-use crate::resources::Resources;
-use crate::selector::Labels;
 
 static NO_LABELS: Labels = Labels::new();
 
@@ -47,9 +47,9 @@ pub struct NodeInfo {
     /// How many of its pods have ResourceClaims whose devices take of the node's own resources.
     with_claims_of_node: usize,
     /// Another one after every change in the cache; no two nodes have the same. What is imagined keeps that of its original.
-    pub(crate) generation: u64,
+    pub generation: u64,
     /// Where the node stands among those that answer for devices, which is looked up once.
-    pub(crate) answers_at: OnceLock<usize>,
+    pub answers_at: OnceLock<usize>,
 }
 
 impl NodeInfo {
@@ -117,7 +117,7 @@ impl NodeInfo {
     }
 
     /// The node as the allocator of devices looks at it.
-    pub(crate) fn view(&self) -> NodeView<'_> {
+    pub fn view(&self) -> NodeView<'_> {
         NodeView {
             name: &self.name,
             labels: self.labels(),
@@ -189,7 +189,7 @@ impl NodeInfo {
     }
 
     /// The pods of the node that have a ResourceClaim whose devices take of the node's own resources.
-    pub(crate) fn takers_of_claim(
+    pub fn takers_of_claim(
         &self,
         namespace: &str,
         claim: &str,

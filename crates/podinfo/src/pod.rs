@@ -11,12 +11,12 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 
 use davit_api::pod_groups::pod_group_of;
+use davit_api::selector::{Labels, NodeTerm, Requirement, Selector};
+use davit_podrequests::{PodRequests, TakenByClaim, taken_by_claims};
+use davit_schedulerconfig::DEFAULT_SCHEDULER_NAME;
 use davit_volume::pod::claims_of;
 
-use crate::config::DEFAULT_SCHEDULER_NAME;
-use crate::resources::{PodRequests, TakenByClaim, taken_by_claims};
-use crate::selector::{Labels, NodeTerm, Requirement, Selector};
-use crate::signature::Signature;
+use crate::Signature;
 
 /// A host port a pod occupies.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -300,7 +300,7 @@ impl PodInfo {
 
     /// The pod as it counts on a node of which its devices take this.
     #[must_use]
-    pub(crate) fn taking(&self, taken: &[TakenByClaim]) -> Self {
+    pub fn taking(&self, taken: &[TakenByClaim]) -> Self {
         let mut pod = (*self.pod).clone();
         let status = pod.status.get_or_insert_default();
         status.node_allocatable_resource_claim_statuses = Some(taken.to_vec());
@@ -315,7 +315,7 @@ impl PodInfo {
 
     /// The pod where it counts for more or less than it says.
     #[must_use]
-    pub(crate) fn of_priority(&self, priority: i32) -> Self {
+    pub fn of_priority(&self, priority: i32) -> Self {
         Self {
             priority,
             ..Self::new(self.pod.clone())
@@ -338,7 +338,7 @@ impl PodInfo {
     }
 
     /// Adds the tolerations to a signature, in their order.
-    pub(crate) fn sign_tolerations(&self, signature: &mut Signature) {
+    pub fn sign_tolerations(&self, signature: &mut Signature) {
         let tolerations = self.tolerations();
         signature.add(&tolerations.len());
         for t in tolerations {
@@ -347,7 +347,7 @@ impl PodInfo {
     }
 
     /// Whether the pod names this group.
-    pub(crate) fn belongs_to(&self, group: &PodGroup) -> bool {
+    pub fn belongs_to(&self, group: &PodGroup) -> bool {
         let meta = &group.metadata;
         meta.namespace.as_deref() == Some(&*self.namespace)
             && meta.name.is_some()
