@@ -173,14 +173,18 @@ fn scheduling_cycle(c: &mut Criterion) {
         b.iter(|| bed.cycle(&plain));
     });
     let selector = json!({"matchLabels": {"app": "x"}});
-    let spread = json!({"topologySpreadConstraints": [{
-        "maxSkew": 5, "topologyKey": "topology.kubernetes.io/zone",
-        "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector,
-    }]});
-    let spread = pod("spread", None, &requests, &spread);
-    group.bench_function("5000_nodes/spread", |b| {
-        b.iter(|| bed.cycle(&spread));
-    });
+    for (name, key) in [
+        ("spread", "topology.kubernetes.io/zone"),
+        ("spread_over_nodes", "kubernetes.io/hostname"),
+    ] {
+        let spread = json!({"topologySpreadConstraints": [{
+            "maxSkew": 5, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector,
+        }]});
+        let spread = pod(name, None, &requests, &spread);
+        group.bench_function(format!("5000_nodes/{name}"), |b| {
+            b.iter(|| bed.cycle(&spread));
+        });
+    }
     let nowhere = pod(
         "nowhere",
         None,

@@ -21,6 +21,7 @@ mod pod_topology_spread;
 mod priority_sort;
 mod scheduling_gates;
 mod taint_toleration;
+mod tally;
 mod topology_placement;
 mod volume_binding;
 mod volume_restrictions;

@@ -5,7 +5,7 @@ mod tally;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use tally::{Counts, Judge, Tallies};
+use tally::{AffinityTally, Counts, Judge};
 
 use crate::cache::Snapshot;
 use crate::config::InterPodAffinityArgs;
@@ -25,7 +25,7 @@ pub struct InterPodAffinity {
     pub hard_pod_affinity_weight: i64,
     /// Whether preferences of pods that run already count only for pods that have some of their own.
     pub ignore_preferred_terms_of_existing_pods: bool,
-    tallies: Mutex<Tallies>,
+    tally: Mutex<AffinityTally>,
 }
 
 impl InterPodAffinity {
@@ -34,7 +34,7 @@ impl InterPodAffinity {
         Self {
             hard_pod_affinity_weight: i64::from(args.hard_pod_affinity_weight),
             ignore_preferred_terms_of_existing_pods: args.ignore_preferred_terms_of_existing_pods,
-            tallies: Mutex::default(),
+            tally: Mutex::default(),
         }
     }
 }
@@ -47,8 +47,8 @@ impl Default for InterPodAffinity {
 
 impl InterPodAffinity {
     fn counts(&self, pod: &PodInfo, snapshot: &Snapshot) -> Counts {
-        let mut tallies = self.tallies.lock();
-        tallies.counts(pod, snapshot, self.hard_pod_affinity_weight)
+        let mut tally = self.tally.lock();
+        tally.counts(pod, snapshot, self.hard_pod_affinity_weight)
     }
 }
 
@@ -184,7 +184,7 @@ impl PreFilter for InterPodAffinity {
     ) {
         if let Some(prepared) = state.get_mut::<FilterState>() {
             let mut judge = Judge::new(pod, snapshot, self.hard_pod_affinity_weight);
-            prepared.counts.book(&mut judge, added, node, 1);
+            prepared.counts.book_pod(&mut judge, added, node, 1);
         }
     }
 
@@ -198,7 +198,7 @@ impl PreFilter for InterPodAffinity {
     ) {
         if let Some(prepared) = state.get_mut::<FilterState>() {
             let mut judge = Judge::new(pod, snapshot, self.hard_pod_affinity_weight);
-            prepared.counts.book(&mut judge, removed, node, -1);
+            prepared.counts.book_pod(&mut judge, removed, node, -1);
         }
     }
 }

@@ -1,10 +1,13 @@
 //! Spreads pods over domains of nodes.
 
-use std::collections::{BTreeSet, HashMap};
+mod domains;
+
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::node_affinity::allows;
-use super::taint_toleration::untolerated;
+use domains::{SpreadCounts, SpreadKind, SpreadTally, has_all_labels};
+use parking_lot::Mutex;
+
 use crate::cache::Snapshot;
 use crate::config::PodTopologySpreadArgs;
 use crate::framework::{
@@ -12,7 +15,7 @@ use crate::framework::{
     NodeNames, Plugin, Points, PreFilter, PreScore, Score, Status,
 };
 use crate::node::NodeInfo;
-use crate::pod::{ByGroup, PodInfo, SpreadConstraint};
+use crate::pod::{PodInfo, SpreadConstraint};
 use crate::selector::Labels;
 use crate::workloads::Workloads;
 
@@ -31,6 +34,7 @@ pub struct PodTopologySpread {
     /// Whether the defaults are the system's: then nodes that lack a label count by the others.
     by_system: bool,
     workloads: Workloads,
+    tally: Mutex<SpreadTally>,
 }
 
 impl Default for PodTopologySpread {
@@ -58,6 +62,7 @@ impl PodTopologySpread {
             defaults,
             by_system,
             workloads,
+            tally: Mutex::default(),
         }
     }
 
@@ -91,70 +96,27 @@ impl PodTopologySpread {
     }
 }
 
-/// For each hard constraint the matching pods by domain.
-#[derive(Debug, Clone, Default)]
+/// What the hard constraints ask, and the pods that they count.
+#[derive(Debug, Clone)]
 struct FilterState {
-    constraints: Arc<[SpreadConstraint]>,
-    counts: Vec<HashMap<String, i64>>,
+    kind: Arc<SpreadKind>,
+    counts: SpreadCounts,
 }
 
-/// For each soft constraint the matching pods by domain, and what a pod counts for.
-#[derive(Debug, Clone, Default)]
+/// What the soft constraints ask, the pods that they count, and what a pod counts for.
+#[derive(Debug, Clone)]
 struct ScoreState {
-    constraints: Arc<[SpreadConstraint]>,
-    counts: Vec<HashMap<String, i64>>,
+    kind: Arc<SpreadKind>,
+    counts: SpreadCounts,
     weights: Vec<f64>,
     /// Nodes without one of the labels.
     ignored: BTreeSet<Arc<str>>,
 }
 
-/// Whether the node takes part in the count.
-fn counts_for(constraint: &SpreadConstraint, pod: &PodInfo, node: &NodeInfo) -> bool {
-    (!constraint.honor_affinity || allows(pod, &node.name, node.labels()))
-        && (!constraint.honor_taints || untolerated(node.taints(), pod.tolerations()).is_none())
-}
-
-fn counted(constraint: &SpreadConstraint, pod: &PodInfo, other: &PodInfo) -> bool {
-    !other.is_terminating() && selected(constraint, pod, other)
-}
-
-fn selected(constraint: &SpreadConstraint, pod: &PodInfo, other: &PodInfo) -> bool {
-    other.namespace == pod.namespace && constraint.selector.matches(other.labels())
-}
-
-fn matching(
-    constraint: &SpreadConstraint,
-    pod: &PodInfo,
-    node: &NodeInfo,
-    known: &mut ByGroup<bool>,
-) -> i64 {
-    let counts = |other: &&Arc<PodInfo>| {
-        !other.is_terminating() && *known.get(other, || selected(constraint, pod, other))
-    };
-    i64::try_from(node.pods.iter().filter(counts).count()).unwrap_or(i64::MAX)
-}
-
-fn has_all_labels(constraints: &[SpreadConstraint], node: &NodeInfo) -> bool {
-    constraints
-        .iter()
-        .all(|c| node.label(&c.topology_key).is_some())
-}
-
 impl PodTopologySpread {
-    fn book(state: &mut CycleState, pod: &PodInfo, other: &PodInfo, node: &NodeInfo, amount: i64) {
-        let Some(state) = state.get_mut::<FilterState>() else {
-            return;
-        };
-        if !has_all_labels(&state.constraints, node) {
-            return;
-        }
-        for (constraint, counts) in state.constraints.iter().zip(&mut state.counts) {
-            if !counted(constraint, pod, other) || !counts_for(constraint, pod, node) {
-                continue;
-            }
-            if let Some(value) = node.label(&constraint.topology_key) {
-                *counts.entry(value.to_owned()).or_default() += amount;
-            }
+    fn book(state: &mut CycleState, pod: &PodInfo, other: &PodInfo, node: &NodeInfo, sign: i64) {
+        if let Some(FilterState { kind, counts }) = state.get_mut() {
+            kind.book(counts, pod, other, node, sign);
         }
     }
 }
@@ -218,24 +180,8 @@ impl PreFilter for PodTopologySpread {
         if hard.is_empty() {
             return (Status::skip(), None);
         }
-        let mut counts = vec![HashMap::new(); hard.len()];
-        let mut known: Vec<ByGroup<bool>> = hard.iter().map(|_| ByGroup::default()).collect();
-        for node in snapshot.nodes().iter().filter(|n| has_all_labels(&hard, n)) {
-            for ((constraint, counts), known) in hard.iter().zip(&mut counts).zip(&mut known) {
-                let Some(value) = node.label(&constraint.topology_key) else {
-                    continue;
-                };
-                if counts_for(constraint, pod, node) {
-                    // An empty domain counts, with nothing in it.
-                    *counts.entry(value.to_owned()).or_default() +=
-                        matching(constraint, pod, node, known);
-                }
-            }
-        }
-        state.put(FilterState {
-            constraints: hard,
-            counts,
-        });
+        let (kind, counts) = self.tally.lock().counts(pod, snapshot, &hard, true);
+        state.put(FilterState { kind, counts });
         (Status::success(), None)
     }
 
@@ -267,20 +213,20 @@ impl Filter for PodTopologySpread {
         let Some(state) = state.get::<FilterState>() else {
             return Status::error("topology spread has not been prepared");
         };
-        for (constraint, counts) in state.constraints.iter().zip(&state.counts) {
+        for (constraint, domains) in state.kind.with(&state.counts) {
             let Some(value) = node.label(&constraint.topology_key) else {
                 return Status::unresolvable(
                     "node(s) didn't match pod topology spread constraints (missing required label)",
                 );
             };
-            let domains = i64::try_from(counts.len()).unwrap_or(i64::MAX);
-            let least = if domains < constraint.min_domains {
+            let known = i64::try_from(domains.len()).unwrap_or(i64::MAX);
+            let least = if known < constraint.min_domains {
                 0
             } else {
-                counts.values().copied().min().unwrap_or(0)
+                domains.least()
             };
             let own = i64::from(constraint.selector.matches(pod.labels()));
-            let here = counts.get(value).copied().unwrap_or(0);
+            let here = domains.pods(value);
             if here + own - least > constraint.max_skew {
                 return Status::unschedulable(
                     "node(s) didn't match pod topology spread constraints",
@@ -305,54 +251,28 @@ impl PreScore for PodTopologySpread {
             return Status::skip();
         }
         let all_labels = self.needs_all_labels(pod);
-        let mut result = ScoreState {
-            constraints: soft.clone(),
-            counts: vec![HashMap::new(); soft.len()],
-            ..ScoreState::default()
-        };
-        for node in nodes.iter().map(|&at| snapshot.node(at)) {
-            if all_labels && !has_all_labels(&soft, node) {
-                result.ignored.insert(node.name.clone());
-                continue;
-            }
-            for (constraint, counts) in soft.iter().zip(&mut result.counts) {
+        let (kind, counts) = self.tally.lock().counts(pod, snapshot, &soft, all_labels);
+        let (scored, ignored): (Vec<&NodeInfo>, Vec<&NodeInfo>) = nodes
+            .iter()
+            .map(|&at| snapshot.node(at))
+            .partition(|node| !all_labels || has_all_labels(&soft, node));
+        let weight = |constraint: &SpreadConstraint| {
+            // Few domains hold many pods each; the logarithm evens that out.
+            let domains = if constraint.topology_key == HOSTNAME {
+                scored.len()
+            } else {
                 // Nodes without the label are a domain of their own, which only counts as one.
-                let value = node.label(&constraint.topology_key).unwrap_or_default();
-                counts.entry(value.to_owned()).or_insert(0);
-            }
-        }
-        let mut known: Vec<ByGroup<bool>> = soft.iter().map(|_| ByGroup::default()).collect();
-        let scored = nodes.len() - result.ignored.len();
-        result.weights = soft
-            .iter()
-            .zip(&result.counts)
-            .map(|(constraint, counts)| {
-                // Few domains hold many pods each; the logarithm evens that out.
-                let domains = if constraint.topology_key == HOSTNAME {
-                    scored
-                } else {
-                    counts.len()
-                };
-                (domains as f64 + 2.0).ln()
-            })
-            .collect();
-        for node in snapshot
-            .nodes()
-            .iter()
-            .filter(|n| !all_labels || has_all_labels(&soft, n))
-        {
-            let per_constraint = soft.iter().zip(&mut result.counts).zip(&mut known);
-            for ((constraint, counts), known) in per_constraint {
-                let domain = node.label(&constraint.topology_key);
-                let Some(count) = domain.and_then(|value| counts.get_mut(value)) else {
-                    continue;
-                };
-                if counts_for(constraint, pod, node) {
-                    *count += matching(constraint, pod, node, known);
-                }
-            }
-        }
-        state.put(result);
+                let values = scored.iter().map(|n| n.label(&constraint.topology_key));
+                values.collect::<HashSet<_>>().len()
+            };
+            (domains as f64 + 2.0).ln()
+        };
+        state.put(ScoreState {
+            weights: soft.iter().map(weight).collect(),
+            ignored: ignored.iter().map(|node| node.name.clone()).collect(),
+            kind,
+            counts,
+        });
         Status::success()
     }
 }
@@ -366,15 +286,12 @@ impl Score for PodTopologySpread {
         if state.ignored.contains(&node.name) {
             return 0;
         }
-        let soft = state.constraints.iter();
-        let parts =
-            soft.zip(&state.counts)
-                .zip(&state.weights)
-                .filter_map(|((c, counts), weight)| {
-                    let domain = node.label(&c.topology_key)?;
-                    let here = counts.get(domain).copied().unwrap_or(0);
-                    Some(here as f64 * weight + (c.max_skew - 1) as f64)
-                });
+        let constraints = state.kind.with(&state.counts).zip(&state.weights);
+        let parts = constraints.filter_map(|((constraint, domains), weight)| {
+            let value = node.label(&constraint.topology_key)?;
+            let here = domains.pods(value) as f64;
+            Some(here * weight + (constraint.max_skew - 1) as f64)
+        });
         parts.sum::<f64>().round() as i64
     }
 
@@ -409,180 +326,4 @@ impl Score for PodTopologySpread {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plugins::testing::{Bed, labelled};
-    use crate::selector::Selector;
-    use serde_json::{Value, json};
-
-    fn constraint(key: &str, when: &str) -> Value {
-        json!({"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": when,
-               "labelSelector": {"matchLabels": {"app": "web"}}})
-    }
-
-    fn bed() -> Bed {
-        let mut bed = Bed::new();
-        for (name, zone) in [("a1", "a"), ("a2", "a"), ("b1", "b")] {
-            bed.node(
-                name,
-                json!({"metadata": {"labels": {"zone": zone, HOSTNAME: name}}}),
-            );
-        }
-        bed
-    }
-
-    fn web(name: &str, constraints: Value) -> Arc<PodInfo> {
-        labelled(
-            name,
-            json!({"app": "web"}),
-            json!({"topologySpreadConstraints": constraints}),
-        )
-    }
-
-    fn by_name(bed: &Bed, values: &[Status]) -> Vec<bool> {
-        ["a1", "a2", "b1"]
-            .map(|n| values[bed.snapshot.position(n).unwrap()].is_success())
-            .into()
-    }
-
-    #[test]
-    fn hard_constraints_keep_the_skew() {
-        let mut bed = bed();
-        bed.place(&web("w1", json!([])), "a1");
-        let pod = web("w2", json!([constraint("zone", "DoNotSchedule")]));
-        let verdicts = bed.verdicts(&PodTopologySpread::default(), &pod);
-        assert_eq!(by_name(&bed, &verdicts), [false, false, true]);
-        let at = bed.snapshot.position("a1").unwrap();
-        assert_eq!(
-            verdicts[at],
-            Status::unschedulable("node(s) didn't match pod topology spread constraints")
-        );
-        bed.node("c1", json!({}));
-        let verdicts = bed.verdicts(&PodTopologySpread::default(), &pod);
-        let at = bed.snapshot.position("c1").unwrap();
-        assert_eq!(
-            verdicts[at],
-            Status::unresolvable(
-                "node(s) didn't match pod topology spread constraints (missing required label)"
-            )
-        );
-    }
-
-    #[test]
-    fn too_few_domains_count_as_an_empty_one() {
-        let mut bed = bed();
-        bed.place(&web("w1", json!([])), "a1");
-        bed.place(&web("w2", json!([])), "b1");
-        let mut wants = constraint("zone", "DoNotSchedule");
-        let verdicts = bed.verdicts(&PodTopologySpread::default(), &web("p", json!([wants])));
-        assert_eq!(by_name(&bed, &verdicts), [true; 3]);
-        wants["minDomains"] = json!(3);
-        let verdicts = bed.verdicts(&PodTopologySpread::default(), &web("p", json!([wants])));
-        assert_eq!(by_name(&bed, &verdicts), [false; 3]);
-    }
-
-    #[test]
-    fn imagined_changes_are_booked() {
-        let mut bed = bed();
-        let running = web("w1", json!([]));
-        bed.place(&running, "a1");
-        let pod = web("p", json!([constraint("zone", "DoNotSchedule")]));
-        let mut state = CycleState::new();
-        PodTopologySpread::default().pre_filter(&mut state, &pod, &bed.snapshot);
-        let node = bed.snapshot.node(bed.snapshot.position("a2").unwrap());
-        assert!(
-            !PodTopologySpread::default()
-                .filter(&state, &pod, node)
-                .is_success()
-        );
-        PodTopologySpread::default().remove_pod(&mut state, &pod, &running, node, &bed.snapshot);
-        assert!(
-            PodTopologySpread::default()
-                .filter(&state, &pod, node)
-                .is_success()
-        );
-    }
-
-    #[test]
-    fn soft_constraints_prefer_emptier_domains() {
-        let mut bed = bed();
-        bed.place(&web("w1", json!([])), "a1");
-        bed.node("c1", json!({}));
-        let pod = web("p", json!([constraint("zone", "ScheduleAnyway")]));
-        let places: Vec<usize> = (0..4).collect();
-        let mut state = CycleState::new();
-        PodTopologySpread::default().pre_score(&mut state, &pod, &bed.snapshot, &places);
-        let scores = bed.scores_with(&PodTopologySpread::default(), &pod, &state);
-        let score = |name| scores[bed.snapshot.position(name).unwrap()];
-        assert_eq!(
-            [score("a1"), score("a2"), score("b1"), score("c1")],
-            [0, 0, 100, 0]
-        );
-    }
-
-    /// A Service of one namespace that everybody with `app=web` belongs to.
-    fn workloads() -> Workloads {
-        let peers = Selector::new(Some(
-            &serde_json::from_value(json!({"matchLabels": {"app": "web"}})).unwrap(),
-        ));
-        Workloads::fixed(peers)
-    }
-
-    #[test]
-    fn pods_of_a_service_are_spread_softly_without_being_asked() {
-        let mut bed = Bed::new();
-        for (name, zone) in [
-            ("a1", Some("a")),
-            ("a2", Some("a")),
-            ("b1", Some("b")),
-            ("bare", None),
-        ] {
-            let mut labels = json!({HOSTNAME: name});
-            if let Some(zone) = zone {
-                labels[ZONE] = json!(zone);
-            }
-            bed.node(name, json!({"metadata": {"labels": labels}}));
-        }
-        bed.place(&web("w1", json!([])), "a1");
-        let plugin = PodTopologySpread::new(&PodTopologySpreadArgs::default(), workloads());
-        let pod = web("w2", json!([]));
-        assert!(bed.pre_filter(&plugin, &pod).0.is_skip());
-        let places: Vec<usize> = (0..4).collect();
-        let mut state = CycleState::new();
-        assert!(
-            plugin
-                .pre_score(&mut state, &pod, &bed.snapshot, &places)
-                .is_success()
-        );
-        let scores = bed.scores_with(&plugin, &pod, &state);
-        let of = |name: &str| scores[bed.snapshot.position(name).unwrap()];
-        // Another zone is better than another node of the same, and that better than the same node.
-        assert!(of("b1") > of("a2") && of("a2") > of("a1"), "{scores:?}");
-        // A node without a zone counts by its name alone.
-        assert!(of("bare") > of("a2"), "{scores:?}");
-        // Whoever states constraints, or belongs to nothing, is not concerned.
-        let nobody = PodTopologySpread::default();
-        assert!(
-            nobody
-                .pre_score(&mut CycleState::new(), &pod, &bed.snapshot, &places)
-                .is_skip()
-        );
-        let own = web("w3", json!([constraint("zone", "DoNotSchedule")]));
-        assert!(
-            plugin
-                .pre_score(&mut CycleState::new(), &own, &bed.snapshot, &places)
-                .is_skip()
-        );
-    }
-
-    #[test]
-    fn a_list_of_defaults_can_be_hard() {
-        let mut bed = bed();
-        bed.place(&web("w1", json!([])), "a1");
-        let args = serde_json::from_value(json!({"defaultingType": "List", "defaultConstraints": [
-            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]}));
-        let plugin = PodTopologySpread::new(&args.unwrap(), workloads());
-        let verdicts = bed.verdicts(&plugin, &web("w2", json!([])));
-        assert_eq!(by_name(&bed, &verdicts), [false, false, true]);
-    }
-}
+mod tests;

@@ -1,20 +1,18 @@
-//! What the pods of all nodes mean for pods alike, kept from one attempt to the next: only nodes that have changed are counted
-//! anew. A cluster has many nodes, and an attempt changes one.
+//! What the pods of all nodes mean for a pod by terms of affinity, their own and the pod's.
 
 use super::{Domains, matches_all};
 use crate::cache::Snapshot;
 use crate::node::NodeInfo;
+use crate::plugins::tally::{Tallies, Totals};
 use crate::pod::{AffinityTerm, ByGroup, Group, PodInfo};
 use crate::selector::Labels;
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Weak};
+use std::collections::HashMap;
+use std::sync::Arc;
 
-/// How many kinds of pods are remembered.
-const KINDS: usize = 8;
-
-/// All that the counts of a pod go by: for pods of which this is equal they are, too.
-#[derive(Debug, PartialEq, Eq)]
-struct PodKind {
+/// All that the counts of a pod go by.
+#[derive(Debug)]
+struct AffinityKind {
+    namespaces: Arc<HashMap<String, Labels>>,
     group: Group,
     affinity: Vec<AffinityTerm>,
     anti_affinity: Vec<AffinityTerm>,
@@ -22,9 +20,10 @@ struct PodKind {
     preferred_anti_affinity: Vec<(i64, AffinityTerm)>,
 }
 
-impl PodKind {
-    fn of(pod: &PodInfo) -> Self {
+impl AffinityKind {
+    fn new(pod: &PodInfo, snapshot: &Snapshot) -> Self {
         Self {
+            namespaces: snapshot.namespaces().clone(),
             group: pod.group,
             affinity: pod.affinity.clone(),
             anti_affinity: pod.anti_affinity.clone(),
@@ -33,8 +32,9 @@ impl PodKind {
         }
     }
 
-    fn is_of(&self, pod: &PodInfo) -> bool {
-        self.group == pod.group
+    fn is_of(&self, pod: &PodInfo, snapshot: &Snapshot) -> bool {
+        Arc::ptr_eq(&self.namespaces, snapshot.namespaces())
+            && self.group == pod.group
             && self.affinity == pod.affinity
             && self.anti_affinity == pod.anti_affinity
             && self.preferred_affinity == pod.preferred_affinity
@@ -65,7 +65,7 @@ enum Count {
 
 impl Counts {
     /// Books a pod on a node, or takes it off with sign -1.
-    pub(super) fn book(
+    pub(super) fn book_pod(
         &mut self,
         judge: &mut Judge<'_>,
         other: &PodInfo,
@@ -75,11 +75,15 @@ impl Counts {
         let mut shares = Vec::new();
         judge.of_pod(other, node, &mut shares);
         for share in &shares {
-            self.add(share, sign);
+            self.book(share, sign);
         }
     }
+}
 
-    fn add(&mut self, share: &Share, sign: i64) {
+impl Totals for Counts {
+    type Share = Share;
+
+    fn book(&mut self, share: &Share, sign: i64) {
         let domains = match share.count {
             Count::Against => &mut self.against,
             Count::Wanted => &mut self.wanted,
@@ -93,29 +97,18 @@ impl Counts {
 
 /// What the pods of one node add to a domain.
 #[derive(Debug)]
-struct Share {
+pub(super) struct Share {
     count: Count,
     key: Arc<str>,
     value: Arc<str>,
     amount: i64,
 }
 
-/// The counts of one kind of pods.
-#[derive(Debug)]
-struct Tally {
-    kind: PodKind,
-    counts: Counts,
-    /// The nodes that were counted, with what each has added. A node that has changed is another value, and the old one with its
-    /// pods need not stay for the comparison.
-    nodes: Vec<(Weak<NodeInfo>, Box<[Share]>)>,
-    namespaces: Arc<HashMap<String, Labels>>,
-}
-
-/// The counts of the kinds of pods that came last.
+/// The counts of the pods that came last.
 #[derive(Debug, Default)]
-pub(super) struct Tallies(VecDeque<Tally>);
+pub(super) struct AffinityTally(Tallies<AffinityKind, Counts>);
 
-impl Tallies {
+impl AffinityTally {
     /// The counts of a pod in a cluster. `hard_weight` is what a required term of a pod that runs counts for as a preference.
     pub(super) fn counts(
         &mut self,
@@ -123,48 +116,12 @@ impl Tallies {
         snapshot: &Snapshot,
         hard_weight: i64,
     ) -> Counts {
-        let known = self.0.iter().position(|tally| tally.kind.is_of(pod));
-        let known = known.and_then(|at| self.0.remove(at));
-        let fits = |tally: &Tally| {
-            tally.nodes.len() == snapshot.nodes().len()
-                && Arc::ptr_eq(&tally.namespaces, snapshot.namespaces())
-        };
-        let mut tally = known
-            .filter(fits)
-            .unwrap_or_else(|| Tally::new(pod, snapshot));
-        tally.update(pod, snapshot, hard_weight);
-        let counts = tally.counts.clone();
-        self.0.push_front(tally);
-        self.0.truncate(KINDS);
-        counts
-    }
-}
-
-impl Tally {
-    fn new(pod: &PodInfo, snapshot: &Snapshot) -> Self {
-        let nodes = snapshot.nodes().iter();
-        Self {
-            kind: PodKind::of(pod),
-            counts: Counts::default(),
-            nodes: nodes.map(|_| (Weak::new(), Box::default())).collect(),
-            namespaces: snapshot.namespaces().clone(),
-        }
-    }
-
-    fn update(&mut self, pod: &PodInfo, snapshot: &Snapshot, hard_weight: i64) {
         let mut judge = Judge::new(pod, snapshot, hard_weight);
-        for (held, node) in self.nodes.iter_mut().zip(snapshot.nodes()) {
-            if held.0.as_ptr() == Arc::as_ptr(node) {
-                continue;
-            }
-            for share in &held.1 {
-                self.counts.add(share, -1);
-            }
-            *held = (Arc::downgrade(node), judge.shares(node));
-            for share in &held.1 {
-                self.counts.add(share, 1);
-            }
-        }
+        let is = |kind: &AffinityKind| kind.is_of(pod, snapshot);
+        let start = || (AffinityKind::new(pod, snapshot), Counts::default());
+        let shares = |node: &NodeInfo| judge.shares(node);
+        let (_, counts) = self.0.counts(snapshot, is, start, shares);
+        counts
     }
 }
 

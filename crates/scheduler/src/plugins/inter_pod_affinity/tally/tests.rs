@@ -171,7 +171,7 @@ proptest! {
     ) {
         let mut bed = Bed::new();
         (0..4).for_each(|name| node(&mut bed, name, name % 2));
-        let mut tallies = Tallies::default();
+        let mut tallies = AffinityTally::default();
         for step in &steps {
             match step {
                 Step::Place { uid, node, wish } => {
