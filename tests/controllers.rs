@@ -266,6 +266,55 @@ spec:
     assert_eq!(names(&cluster, &k, &["pvc"]), ["data-db-0", "data-db-1"]);
 }
 
+/// What API servers said about versions goes with them; objects of which nothing is left go.
+fn storage_versions_go_with_their_servers(cluster: &Cluster, k: &Path) {
+    let identity = "apiserver.kubernetes.io/identity=kube-apiserver";
+    let servers = names(cluster, k, &["leases", "-n", "kube-system", "-l", identity]);
+    let said = |id: &str| {
+        format!(r#"{{"apiServerID":"{id}","encodingVersion":"v1","decodableVersions":["v1"]}}"#)
+    };
+    let there = said(&servers[0]);
+    let gone = said("gone");
+    let both = format!("{there},{gone}");
+    for (name, said) in [("a.one", &both), ("a.two", &gone)] {
+        let empty = format!(
+            "apiVersion: internal.apiserver.k8s.io/v1alpha1\nkind: StorageVersion\nmetadata: {{name: {name}}}\nspec: {{}}\n"
+        );
+        kubectl_stdin(cluster, k, &["create", "-f", "-"], &empty);
+        let patch =
+            format!(r#"{{"status":{{"storageVersions":[{said}],"commonEncodingVersion":"v1"}}}}"#);
+        kubectl(
+            cluster,
+            k,
+            [
+                "patch",
+                "storageversion",
+                name,
+                "--subresource=status",
+                "--type=merge",
+                "-p",
+                &patch,
+            ],
+        );
+    }
+    kubectl(
+        cluster,
+        k,
+        [
+            "wait",
+            "--for=delete",
+            "storageversion/a.two",
+            "--timeout=60s",
+        ],
+    );
+    let left = ".status.storageVersions[*].apiServerID";
+    eventually("the server that is gone is forgotten", SOON, || {
+        value(cluster, k, "storageversion/a.one", left) == servers[0]
+    });
+    let common = ".status.commonEncodingVersion";
+    assert_eq!(value(cluster, k, "storageversion/a.one", common), "v1");
+}
+
 #[test]
 fn objects_that_own_one_another_are_deleted_with_their_dependents() {
     let Some(k) = any_kubectl() else { return };
@@ -294,6 +343,7 @@ fn objects_that_own_one_another_are_deleted_with_their_dependents() {
         let left = names(&cluster, &k, &["configmaps"]);
         !ring.iter().any(|name| left.iter().any(|l| l == name))
     });
+    storage_versions_go_with_their_servers(&cluster, &k);
 }
 
 #[test]

@@ -33,6 +33,7 @@ mod node_ipam;
 mod node_lifecycle;
 mod node_routes;
 mod node_ttl;
+mod pod_certificates;
 mod pod_control;
 mod pod_gc;
 mod pod_group_protection;
@@ -48,6 +49,7 @@ mod served;
 mod service_account;
 mod service_cidrs;
 mod statefulset;
+mod storage_version_gc;
 mod storage_version_migrator;
 mod taint_eviction;
 mod token_secrets;
@@ -210,6 +212,7 @@ impl Controllers {
         }
         bootstrap_tokens::spawn(&mut spawner);
         certificates::spawn(&mut spawner, self.options.authority);
+        pod_certificates::spawn(&mut spawner);
         clusterrole_aggregation::spawn(&mut spawner);
         node_lifecycle::spawn(&mut spawner, self.options.node_monitor);
         taint_eviction::spawn(&mut spawner);
@@ -228,6 +231,7 @@ impl Controllers {
         if features.is_on(STORAGE_VERSION_MIGRATOR) {
             storage_version_migrator::spawn(&mut spawner);
         }
+        storage_version_gc::spawn(&mut spawner);
         policy_status::spawn(&mut spawner);
         replicaset::spawn(&mut spawner);
         deployment::spawn(&mut spawner);

@@ -16,7 +16,7 @@ pub(crate) struct NamedController {
 /// All that run here: name, alias, account. `cluster-dns-controller`, `local-volume-controller`, `network-controller` and
 /// `service-ip-repair-controller` are davit's own.
 #[rustfmt::skip]
-const CONTROLLERS: [(&str, &str, &str); 52] = [
+const CONTROLLERS: [(&str, &str, &str); 54] = [
     ("bootstrap-signer-controller", "bootstrapsigner", "bootstrap-signer"),
     ("certificatesigningrequest-approving-controller", "csrapproving", "certificate-controller"),
     ("certificatesigningrequest-cleaner-controller", "csrcleaner", "certificate-controller"),
@@ -49,6 +49,7 @@ const CONTROLLERS: [(&str, &str, &str); 52] = [
     ("persistentvolume-protection-controller", "pv-protection", "pv-protection-controller"),
     ("persistentvolumeclaim-protection-controller", "pvc-protection", "pvc-protection-controller"),
     ("pod-garbage-collector-controller", "podgc", "pod-garbage-collector"),
+    ("podcertificaterequest-cleaner-controller", "", "podcertificaterequestcleaner"),
     ("podgroup-protection-controller", "", "podgroup-protection-controller"),
     ("replicaset-controller", "replicaset", "replicaset-controller"),
     ("replicationcontroller-controller", "replicationcontroller", "replication-controller"),
@@ -63,6 +64,7 @@ const CONTROLLERS: [(&str, &str, &str); 52] = [
     ("serviceaccount-token-controller", "serviceaccount-token", ""),
     ("statefulset-controller", "statefulset", "statefulset-controller"),
     ("storage-version-migrator-controller", "svm", "storage-version-migrator-controller"),
+    ("storageversion-garbage-collector-controller", "storage-version-gc", "storage-version-garbage-collector"),
     ("taint-eviction-controller", "", "node-controller"),
     ("token-cleaner-controller", "tokencleaner", "token-cleaner"),
     ("ttl-after-finished-controller", "ttl-after-finished", "ttl-after-finished-controller"),
@@ -72,14 +74,9 @@ const CONTROLLERS: [(&str, &str, &str); 52] = [
 ];
 
 /// Those of kube-controller-manager that do not exist here: they can be left out, not asked for.
-const ABSENT: [(&str, &str); 4] = [
+const ABSENT: [(&str, &str); 2] = [
     ("cloud-node-lifecycle-controller", "cloud-node-lifecycle"),
-    ("podcertificaterequest-cleaner-controller", ""),
     ("selinux-warning-controller", ""),
-    (
-        "storageversion-garbage-collector-controller",
-        "storage-version-gc",
-    ),
 ];
 
 /// The controller of a name, of today or as it was before 1.28.
@@ -250,7 +247,7 @@ mod tests {
             Err(SelectionError::Absent("selinux-warning-controller"))
         );
         assert_eq!(
-            selection("*,-storage-version-gc"),
+            selection("*,-cloud-node-lifecycle"),
             ControllerSelection::default()
         );
     }

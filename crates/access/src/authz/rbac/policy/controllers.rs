@@ -411,6 +411,15 @@ pub(super) const OWN_CONTROLLER_ROLES: &[(&str, &[&str])] = &[
         "statefulset-controller",
         &["patch - persistentvolumeclaims"],
     ),
+    // Kubernetes has it with gate StorageVersionAPI; the kind is always served here
+    (
+        "storage-version-garbage-collector",
+        &[
+            "read coordination.k8s.io leases",
+            "read,delete,patch,update internal.apiserver.k8s.io storageversions",
+            "get,patch,update internal.apiserver.k8s.io storageversions/status",
+        ],
+    ),
     // types of parameters come from definitions
     (
         "validatingadmissionpolicy-status-controller",
