@@ -41,6 +41,11 @@ impl Topologies {
         self.by_node.read().get(node).cloned()
     }
 
+    /// Whether no node publishes anything.
+    pub fn is_empty(&self) -> bool {
+        self.by_node.read().is_empty()
+    }
+
     /// Takes over what a node publishes now, `None` for nothing.
     pub fn set(&self, node: &str, state: Option<NodeState>) {
         let mut by_node = self.by_node.write();

@@ -12,9 +12,11 @@ use davit_topology::published::NodeState;
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourcePool, ResourceSliceSpec};
 
 use super::dynamic_resources::{HeldClaim, held};
+use crate::cache::Snapshot;
 use crate::devices::Devices;
 use crate::framework::{
-    Action, ClusterEvent, CycleState, EventResource, Filter, Plugin, Points, Status,
+    Action, ClusterEvent, CycleState, EventResource, Filter, NodeNames, Plugin, Points, PreFilter,
+    Status,
 };
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
@@ -114,6 +116,7 @@ impl Plugin for NodeResourceTopology {
     }
 
     fn attach(self: Arc<Self>, points: &mut Points) {
+        points.pre_filter.push(self.clone());
         points.filter.push(self);
     }
 
@@ -132,6 +135,16 @@ fn wants(asks: &[ContainerAsk]) -> bool {
     asks.iter().any(|a| {
         a.cpus > 0 || !a.memory.is_empty() || !a.extended.is_empty() || !a.claims.is_empty()
     })
+}
+
+impl PreFilter for NodeResourceTopology {
+    /// Nodes are not asked one by one where none publishes anything.
+    fn pre_filter(&self, _: &mut CycleState, _: &PodInfo, _: &Snapshot) -> (Status, NodeNames) {
+        match self.topologies.is_empty() {
+            true => (Status::skip(), None),
+            false => (Status::success(), None),
+        }
+    }
 }
 
 impl Filter for NodeResourceTopology {
@@ -177,7 +190,7 @@ impl Filter for NodeResourceTopology {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::framework::{Code, PreFilter};
+    use crate::framework::Code;
     use crate::plugins::testing::{self, Bed, pod};
     use davit_topology::NumaMask;
     use davit_topology::published::{Count, NodeState};
@@ -211,8 +224,11 @@ mod tests {
         let topologies = Topologies::default();
         let plugin = NodeResourceTopology::new(topologies.clone(), testing::devices());
         let filter = |bed: &Bed, n| bed.filter(&plugin, &pod("p", cpus(n)), "n").code;
-        assert_eq!(filter(&bed, 5), Code::Success, "nothing is published");
+        let skipped = |bed: &Bed| bed.pre_filter(&plugin, &pod("p", cpus(5))).0.is_skip();
+        assert!(skipped(&bed), "nothing is published");
+        assert_eq!(filter(&bed, 5), Code::Success);
         topologies.set("n", Some(published([4, 4], &[])));
+        assert!(!skipped(&bed));
         assert_eq!(filter(&bed, 4), Code::Success);
         assert_eq!(filter(&bed, 5), Code::Unschedulable);
         // Two pods are on their way there; the node has counted one of them.
