@@ -106,6 +106,15 @@ fn items_20_54_74_services_of_both_families() {
         Ok("web"),
         "itself"
     );
+    // The cable is out, and with it the default routes: what is on the machine finds its Services all the same.
+    for command in ["route del default", "-6 route del default"] {
+        run(Command::new("ip").args(command.split(' ')));
+    }
+    for url in [format!("http://{v4}"), format!("http://[{v6}]")] {
+        eventually(&format!("{url} without a default route"), STEP, || {
+            fetch_here(&url).as_deref() == Ok("web")
+        });
+    }
     let reverse = format!("python3 -c 'import socket; print(socket.gethostbyaddr(\"{v6}\")[0])'");
     assert_eq!(
         net.exec("client", &reverse).as_deref(),

@@ -1,5 +1,6 @@
 //! The ways to the pods of other nodes (spec network.md 5.3): by these nodes as routers where they share a network with this
-//! one, else by a tunnel (VXLAN).
+//! one, else by a tunnel (VXLAN). And the way of the machine's own programs to Services where no default route leads anywhere:
+//! addresses of Services are exchanged for those of pods on the way out, and without a route there is no way out.
 //!
 //! What a node's end of the tunnel is called follows from its address, so that nothing but addresses has to be published,
 //! and no node can say anything of another's end ([`apart`]).
@@ -101,8 +102,8 @@ fn apart(local: IpAddr, wanted: &BTreeSet<IpAddr>, known: &[FarEnd]) -> (BTreeSe
 struct MachineLinks {
     addresses: Vec<(Link, IpAddr, u8)>,
     links: Vec<LinkFacts>,
-    /// Devices of default routes.
-    out: Vec<Link>,
+    /// Devices of default routes, and of which families these are.
+    out: Vec<(Family, Link)>,
 }
 
 impl MachineLinks {
@@ -112,7 +113,9 @@ impl MachineLinks {
         Ok(Self {
             addresses: netlink.placed_addresses()?,
             links: netlink.links()?,
-            out: out.filter_map(|route| route.link).collect(),
+            out: out
+                .filter_map(|route| Some((Family::of(route.to), route.link?)))
+                .collect(),
         })
     }
 
@@ -133,11 +136,32 @@ impl MachineLinks {
         let known = known.filter(|(_, address, _)| node.contains(address));
         let ways: Vec<Link> = known.map(|(link, ..)| *link).collect();
         let counts = |found: &&LinkFacts| {
-            found.name != "lo" && (ways.contains(&found.link) || self.out.contains(&found.link))
+            let is_out = || self.out.iter().any(|(_, link)| *link == found.link);
+            found.name != "lo" && (ways.contains(&found.link) || is_out())
         };
         let mtus = self.links.iter().filter(counts).map(|found| found.mtu);
         mtus.min().unwrap_or(MTU)
     }
+
+    /// The device of an address, where no default route of its family leads anywhere.
+    fn only_way(&self, address: IpAddr) -> Option<Link> {
+        let family = Family::of(address);
+        let mut places = self.addresses.iter();
+        let (link, ..) = places.find(|(_, own, _)| *own == address)?;
+        // The kernel refuses what IPv6 sends to others by it.
+        let is_lo = |found: &LinkFacts| found.link == *link && found.name == "lo";
+        let leads = family == Family::V4 || !self.links.iter().any(is_lo);
+        let is_only = self.out.iter().all(|(of, _)| *of != family);
+        (leads && is_only).then_some(*link)
+    }
+}
+
+/// By which device, and from which address, the machine's own programs send what is for Services.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ServiceWay {
+    range: Network,
+    link: Link,
+    source: IpAddr,
 }
 
 /// A tunnel that is to be there.
@@ -160,6 +184,7 @@ pub(crate) type Lost = BTreeMap<IpAddr, String>;
 pub(crate) struct WayPlan {
     /// Ranges of pods of nodes that are routers to them.
     routers: Vec<(Network, IpAddr)>,
+    services: Vec<ServiceWay>,
     tunnels: BTreeMap<Family, TunnelPlan>,
     lost: Lost,
     /// The largest packet of a pod that all ways take.
@@ -223,6 +248,23 @@ fn plan(options: &WayOptions, seen: &Seen, around: &MachineLinks) -> WayPlan {
             is_known: own.is_some() && !seen.internal.is_empty(),
             local: local.filter(|local| around.has(*local)),
         };
+        // Who has no network is known by an address at which pods answer nobody.
+        let gateway = own.map(|own| own.gateway());
+        let gateway = gateway.filter(|gateway| around.has(*gateway));
+        let here = local.filter(|local| !local.is_loopback());
+        let sources = [here, gateway, local].into_iter().flatten();
+        let mut sources = sources.map(|source| Some((source, around.only_way(source)?)));
+        if options.routes != NodeRoutes::None
+            && let Some((source, link)) = sources.find_map(|found| found)
+        {
+            let ranges = seen.services.iter().copied();
+            let ranges = ranges.filter(|range| range.family() == family);
+            plan.services.extend(ranges.map(|range| ServiceWay {
+                range,
+                link,
+                source,
+            }));
+        }
         let mut far = Vec::new();
         let others = seen.others.iter();
         for (range, at) in others.filter(|(range, _)| range.family() == family) {
@@ -295,136 +337,21 @@ impl Ways {
             on_link: false,
         }
     }
+
+    /// The route to Services. What becomes of a packet is decided before anybody is asked for at the device.
+    fn to_services(&self, way: ServiceWay) -> Route {
+        Route {
+            to: way.range.first(),
+            bits: way.range.bits(),
+            link: Some(way.link),
+            via: None,
+            source: Some(way.source),
+            protocol: crate::pods::PROTOCOL,
+            metric: self.metric,
+            on_link: false,
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn address(text: &str) -> IpAddr {
-        text.parse().unwrap()
-    }
-
-    fn seen() -> Seen {
-        let range = |text: &str| text.parse::<Network>().unwrap();
-        Seen {
-            own: vec![range("10.244.0.0/24"), range("fd00:10:244::/64")],
-            internal: vec![address("192.0.2.10"), address("2001:db8::10")],
-            others: [
-                (range("10.244.1.0/24"), address("192.0.2.11")),
-                (range("10.244.2.0/24"), address("198.51.100.12")),
-                (range("fd00:10:244:1::/64"), address("2001:db8::11")),
-                (range("10.244.3.0/24"), address("192.0.2.10")),
-            ]
-            .into(),
-            ..Seen::default()
-        }
-    }
-
-    /// A machine with `lo` and one more device.
-    fn around() -> Option<MachineLinks> {
-        let mut netlink = Netlink::open().unwrap();
-        let link = netlink.link("lo").unwrap()?;
-        let found = |name: &str, mtu| LinkFacts {
-            link,
-            name: name.to_owned(),
-            mtu,
-        };
-        Some(MachineLinks {
-            addresses: vec![
-                (link, address("192.0.2.10"), 24),
-                (link, address("2001:db8::10"), 64),
-            ],
-            links: vec![found("lo", 65536), found("eth0", 1500), found("eth1", 9000)],
-            out: vec![link],
-        })
-    }
-
-    #[test]
-    fn neighbours_are_routers_and_others_are_tunnelled_to() {
-        let Some(around) = around() else { return };
-        let of = |routes| {
-            let options = WayOptions {
-                routes,
-                ..WayOptions::default()
-            };
-            plan(&options, &seen(), &around)
-        };
-        let auto = of(NodeRoutes::Auto);
-        assert_eq!(auto.routers.len(), 2, "one of each family");
-        assert_eq!(auto.tunnels.len(), 1, "none of IPv6 is far");
-        let tunnel = &auto.tunnels[&Family::V4];
-        assert_eq!(tunnel.local, address("192.0.2.10"));
-        assert_eq!(tunnel.gateway, address("10.244.0.1"));
-        assert_eq!(tunnel.far.len(), 1);
-        assert_eq!((auto.mtu, tunnel.mtu, auto.lost.len()), (1450, 1450, 0));
-        let routers = of(NodeRoutes::HostGateway);
-        assert_eq!((routers.routers.len(), routers.mtu), (2, 1500));
-        assert_eq!(routers.lost.len(), 1);
-        let tunnels = of(NodeRoutes::Vxlan);
-        assert!(tunnels.routers.is_empty());
-        assert_eq!(tunnels.tunnels[&Family::V4].far.len(), 2);
-        assert_eq!(
-            (tunnels.tunnels[&Family::V6].mtu, tunnels.mtu),
-            (1430, 1430)
-        );
-        let none = of(NodeRoutes::None);
-        assert_eq!(
-            none,
-            WayPlan {
-                mtu: 1500,
-                ..WayPlan::default()
-            }
-        );
-    }
-
-    #[test]
-    fn a_node_without_its_address_has_no_tunnel() {
-        let Some(mut around) = around() else { return };
-        around.addresses.clear();
-        let of = |seen: &Seen| plan(&WayOptions::default(), seen, &around);
-        assert!(of(&seen()).tunnels.is_empty() && of(&seen()).routers.is_empty());
-        assert_eq!(of(&seen()).lost.len(), 4);
-        // Of one that has just come there is nothing to tell yet.
-        let new = Seen {
-            own: Vec::new(),
-            internal: Vec::new(),
-            ..seen()
-        };
-        assert_eq!(of(&new).lost.len(), 0);
-    }
-
-    /// Two addresses whose ends are called alike: such are found in a second, one to a given one in hours.
-    #[test]
-    fn no_node_takes_the_end_of_another() {
-        let (first, second) = (address("2001:db8::12:3b86"), address("2001:db8::16:10dc"));
-        assert_eq!(end_of(first), end_of(second));
-        let (local, beside) = (address("2001:db8::10"), address("2001:db8::11"));
-        let all = [first, second, beside].into();
-        let reached = |local, known: &[IpAddr]| {
-            let known: Vec<FarEnd> = known.iter().map(|at| (end_of(*at), *at)).collect();
-            let (ends, alike) = apart(local, &all, &known);
-            assert_eq!(ends.len() + alike.len(), 3);
-            let ends: BTreeSet<IpAddr> = ends.into_iter().map(|(_, at)| at).collect();
-            (ends.contains(&first), ends.contains(&second))
-        };
-        assert_eq!(reached(local, &[]), (true, false));
-        assert_eq!(reached(local, &[first]), (true, false));
-        assert_eq!(reached(local, &[second]), (false, true), "known first");
-        assert_eq!(reached(local, &[address("2001:db8::99")]), (true, false));
-        let own = |local| apart(local, &[second, beside].into(), &[]).1;
-        assert_eq!(own(first).keys().collect::<Vec<_>>(), [&second]);
-        assert!(own(local).is_empty());
-    }
-
-    #[test]
-    fn ends_are_called_by_their_addresses() {
-        let four = end_of(address("192.0.2.10"));
-        assert_eq!(four, [0xda, 4, 192, 0, 2, 10]);
-        let six = ["2001:db8::1", "2001:db8::2"].map(|text| end_of(address(text)));
-        assert_ne!(six[0], six[1]);
-        for end in [four, six[0]] {
-            assert_eq!(end[0] & 3, 2, "one receiver, and locally given");
-        }
-    }
-}
+mod tests;

@@ -39,8 +39,10 @@ impl Ways {
                 }
             }
         }
+        let services = plan.services.iter();
+        routes.extend(services.map(|way| self.to_services(*way)));
         let written = self.write_routes(&mut netlink, &routes);
-        written.map_err(failed("routes to other nodes"))?;
+        written.map_err(failed("routes to other nodes and to Services"))?;
         Ok(lost)
     }
 
@@ -145,6 +147,7 @@ impl Ways {
                     && held.via == route.via
                     && held.on_link == route.on_link
                     && route.link.is_none_or(|link| held.link == Some(link))
+                    && route.source.is_none_or(|from| held.source == Some(from))
             });
             if !stands {
                 netlink.set_route(route)?;
