@@ -3,6 +3,7 @@
 //! Each test has a network namespace of its own, so that links, addresses and rules are its own.
 
 mod alone;
+mod cable;
 mod dual;
 mod exposed;
 mod policy;

@@ -43,7 +43,7 @@ use crate::resource_metrics::ResourceMetrics;
 use crate::service_addresses::ServiceAddresses;
 use crate::stored_form::StoredForms;
 use crate::version::Build;
-use addresses::Addresses;
+use addresses::{Addresses, NodeHere};
 use authorization::Authorizers;
 use davit_pki::Pki;
 pub use error::Error;
@@ -353,14 +353,21 @@ impl ApiServer {
         self.addresses.of_server().to_string()
     }
 
-    /// Has the server of a node be reached at `address`, whatever its Node object says: it runs in
-    /// this process and listens there only. Its certificate is still that of the node's address.
-    pub fn reach_node(&self, node: &str, address: IpAddr) {
-        self.addresses.reach_node(node, address);
+    /// Has the server of a node be reached at `address`, whatever its Node object says: it runs in this process and listens
+    /// there. Its certificate has the node's name if it `is_named`, else that of the node's address.
+    pub fn reach_node(&self, node: &str, address: IpAddr, is_named: bool) {
+        let at = address;
+        self.addresses.reach_node(node, NodeHere { at, is_named });
+    }
+
+    /// Says at which address of this machine its pods reach a server that listens at all of them: that stays when the machine
+    /// loses its network.
+    pub fn has_gateway(&self, address: IpAddr) {
+        self.addresses.has_gateway(address);
     }
 
     /// Where a node of this process is reached.
-    pub(crate) fn node_here(&self, node: &str) -> Option<IpAddr> {
+    pub(crate) fn node_here(&self, node: &str) -> Option<NodeHere> {
         self.addresses.node(node)
     }
 

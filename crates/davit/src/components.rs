@@ -128,9 +128,12 @@ impl RunningServer {
     /// it listens.
     pub(crate) fn attach_node(&self, node: &mut davit_node::NodeOptions) -> Result<()> {
         let name = node.node_name.clone();
-        if !node.address.is_unspecified() {
-            self.server.reach_node(&name, node.address);
-        }
+        let at = match node.address.is_unspecified() {
+            true => Ipv4Addr::LOCALHOST.into(),
+            false => node.address,
+        };
+        // Not by its address on the network, which it may lose.
+        self.server.reach_node(&name, at, false);
         if node.serving_certificate.is_some() || node.server_tls_bootstrap {
             return Ok(());
         }
@@ -142,6 +145,7 @@ impl RunningServer {
         let identity = identity.with_context(|| format!("serving certificate of {name}"))?;
         let (certificate, key) = (identity.certificate.into_bytes(), identity.key.into_bytes());
         node.serving_certificate = Some((certificate, key));
+        self.server.reach_node(&name, at, true);
         Ok(())
     }
 
@@ -150,6 +154,21 @@ impl RunningServer {
         let family = self.server.service_ranges().primary().family();
         let mut gateways = gateways.ok()?.into_iter();
         gateways.find(|address| Family::of(*address) == family)
+    }
+
+    /// Once pods have a gateway, says so to a server that listens there with all addresses.
+    pub(crate) async fn name_gateway(
+        self,
+        gateways: oneshot::Receiver<Vec<IpAddr>>,
+        cancel: CancellationToken,
+    ) -> Result<()> {
+        let named = async {
+            if let Some(address) = self.for_pods(gateways.await) {
+                self.server.has_gateway(address);
+            }
+        };
+        tokio::select! { () = cancel.cancelled() => {} () = named => cancel.cancelled().await }
+        Ok(())
     }
 
     /// Once pods have a gateway, serves there, too: a server that only this machine reaches is reached by its pods all the
@@ -556,6 +575,8 @@ pub(crate) async fn run_node(
     }
     node.port = options.node_port.unwrap_or(NODE_PORT);
     node.node_ips = addresses;
+    let families = services.families();
+    node.ip_families = families.map(Family::unspecified).collect();
     node.client_ca = client_ca.map(String::into_bytes);
     node.address = listen;
     options.kubelet.apply(&mut node)?;

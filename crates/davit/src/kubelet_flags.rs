@@ -252,6 +252,7 @@ impl KubeletFlags {
         }
         if !self.node_ip.is_empty() {
             options.node_ips.clone_from(&self.node_ip);
+            options.ip_families.clear();
         }
         if let Some(seconds) = self.device_plugin_wait {
             options.plugin_wait = Duration::from_secs(seconds);

@@ -167,9 +167,11 @@ impl Cluster {
                 terminated: terminated.clone(),
             };
             let (gateway, reached) = tokio::sync::oneshot::channel();
+            let (for_pods, closed) = (server.clone(), stop_serving.clone());
             if listen.is_loopback() {
-                let (server, cancel) = (server.clone(), stop_serving.clone());
-                serving.spawn(async move { server.serve_pods(reached, cancel).await });
+                serving.spawn(async move { for_pods.serve_pods(reached, closed).await });
+            } else if listen.is_unspecified() {
+                serving.spawn(async move { for_pods.name_gateway(reached, closed).await });
             }
             let inventory = match &args.devices {
                 Some(file) => lab::read_inventory(file)?.for_node(Some(&name)),

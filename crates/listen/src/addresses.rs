@@ -12,6 +12,11 @@ pub fn default_ipv6_address() -> Option<IpAddr> {
     outgoing_address(Ipv6Addr::UNSPECIFIED.into())
 }
 
+/// Whether a device of this machine has the address, as far as it can be listened at.
+pub fn is_own(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
 /// The address that packets leave from, of the family of the one that stands for all; none when there is no way out.
 pub fn outgoing_address(any: IpAddr) -> Option<IpAddr> {
     // Connecting a datagram socket sends nothing, it only chooses the route. The addresses are those for documentation.

@@ -17,6 +17,7 @@ mod volume_stats;
 
 pub use topology_report::define as define_topologies;
 
+use crate::addresses::HostAddresses;
 use crate::context::Context;
 use crate::csi::Registrar;
 use crate::csi_drivers;
@@ -437,11 +438,7 @@ impl NodeAgent {
             runtime: options.runtime.clone(),
             runtime_name: version.runtime_name.clone(),
             machine: with_runtime(machine, &version),
-            host_ips: options
-                .addresses()
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
+            addresses: HostAddresses::new(&options),
             host_dns,
             status,
             volumes,

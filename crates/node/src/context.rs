@@ -1,5 +1,6 @@
 //! What all parts of the node share.
 
+use crate::addresses::HostAddresses;
 use crate::csi::Registrar;
 use crate::eviction::Condition;
 use crate::eviction::images::Collector;
@@ -46,7 +47,7 @@ pub(crate) struct Context {
     /// The machine.
     pub machine: MachineFacts,
     /// Addresses of the node.
-    pub host_ips: Vec<String>,
+    pub addresses: HostAddresses,
     /// The host's name resolution.
     pub host_dns: cri::DnsConfig,
     /// The cgroups above containers, where the agent keeps them.
@@ -176,12 +177,12 @@ impl Context {
         let allocatable = status.and_then(|s| s.allocatable.clone());
         let labels = node.as_ref().and_then(|n| n.metadata.labels.clone());
         let pod_ips = if pod.host_network() {
-            self.host_ips.clone()
+            self.addresses.texts()
         } else {
             pod_ips.to_vec()
         };
         NodeFacts {
-            host_ips: self.host_ips.clone(),
+            host_ips: self.addresses.texts(),
             pod_ips,
             allocatable: allocatable.unwrap_or_default(),
             labels: labels.unwrap_or_default(),

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod addresses;
 mod admission;
 pub mod agent;
 mod container_config;

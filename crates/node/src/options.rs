@@ -63,6 +63,9 @@ pub struct NodeOptions {
     pub port: u16,
     /// Addresses of the node; found out when empty.
     pub node_ips: Vec<IpAddr>,
+    /// Families of which the machine's own addresses are followed, each by the address that stands for all; none where `node_ips`
+    /// are for good.
+    pub ip_families: Vec<IpAddr>,
     /// Certificates (PEM) of the CA that signs clients of the node server; without it only bearer tokens are taken.
     pub client_ca: Option<Vec<u8>>,
     /// Who the callers of the node server are, and who decides what they may.
@@ -183,6 +186,7 @@ impl NodeOptions {
             address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             port: 0,
             node_ips: Vec::new(),
+            ip_families: Vec::new(),
             client_ca: None,
             access: AccessOptions::default(),
             served: ServedPaths::default(),

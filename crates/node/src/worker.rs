@@ -281,7 +281,7 @@ impl Worker {
             ended,
             recursive_read_only: self.ctx.recursive_mounts,
             runtime_name: &self.ctx.runtime_name,
-            host_ips: &self.ctx.host_ips,
+            host_ips: &self.ctx.addresses.texts(),
             accepted: self.accepted,
             now: Timestamp::now(),
         });

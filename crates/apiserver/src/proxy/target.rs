@@ -48,12 +48,14 @@ pub(crate) async fn node_backend(server: &ApiServer, node: &str) -> Result<Desti
         .and_then(|port| u16::try_from(port).ok())
         .filter(|port| *port != 0)
         .unwrap_or(KUBELET_PORT);
+    let here = server.node_here(node);
+    let is_named = here.is_some_and(|here| here.is_named);
     Ok(Destination {
-        host: host.to_owned(),
+        host: if is_named { node } else { host }.to_owned(),
         port,
         tls: true,
         node: Some(node.to_owned()),
-        via: server.node_here(node),
+        via: here.map(|here| here.at),
     })
 }
 

@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use davit_listen::addresses::outgoing_address;
 use davit_netplan::Family;
 use davit_store::{Error as StoreError, ListOptions, Store, Write};
 use serde_json::json;
@@ -236,7 +235,7 @@ fn reachable(server: &ApiServer, listens: SocketAddr) -> (String, u16) {
         .advertised
         .filter(fits)
         .or_else(|| Some(listens.ip()).filter(fits))
-        .or_else(|| outgoing_address(family.unspecified()))
+        .or_else(|| server.addresses().outgoing(family.unspecified()))
         .unwrap_or(documentation(family));
     (address.to_string(), listens.port())
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use davit_listen::addresses::{is_own, outgoing_address};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
@@ -13,7 +14,19 @@ pub(crate) struct Addresses {
     listener: RwLock<Option<SocketAddr>>,
     /// Where pods reach a server that listens for its own machine only.
     for_pods: watch::Sender<Option<SocketAddr>>,
-    nodes: RwLock<HashMap<String, IpAddr>>,
+    /// Where pods of this machine reach a server that listens everywhere, whatever network there is.
+    gateway: RwLock<Option<IpAddr>>,
+    /// The address of this machine by which the server was reached last, as it was found.
+    found: RwLock<Option<IpAddr>>,
+    nodes: RwLock<HashMap<String, NodeHere>>,
+}
+
+/// A node of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NodeHere {
+    pub(crate) at: IpAddr,
+    /// Whether its certificate is of its name for sure: addresses of machines change.
+    pub(crate) is_named: bool,
 }
 
 impl Addresses {
@@ -22,6 +35,8 @@ impl Addresses {
             advertised,
             listener: RwLock::new(None),
             for_pods: watch::channel(None).0,
+            gateway: RwLock::default(),
+            found: RwLock::default(),
             nodes: RwLock::default(),
         }
     }
@@ -42,6 +57,23 @@ impl Addresses {
         self.for_pods.subscribe()
     }
 
+    pub(crate) fn has_gateway(&self, address: IpAddr) {
+        *self.gateway.write() = Some(address);
+    }
+
+    /// The address of this machine by which others reach it; while it has none by which it reaches others the last one that it
+    /// still has, and if there is none the gateway of its pods.
+    pub(crate) fn outgoing(&self, any: IpAddr) -> Option<IpAddr> {
+        let now = outgoing_address(any);
+        if now.is_some() {
+            *self.found.write() = now;
+            return now;
+        }
+        let before = self.found.read().filter(|before| is_own(*before));
+        let gateway = self.gateway.read();
+        before.or_else(|| gateway.filter(|gateway| gateway.is_ipv4() == any.is_ipv4()))
+    }
+
     /// What discovery names.
     pub(crate) fn of_server(&self) -> SocketAddr {
         let listener = self.listener();
@@ -51,11 +83,11 @@ impl Addresses {
         SocketAddr::new(ip, listener.map_or(443, |address| address.port()))
     }
 
-    pub(crate) fn reach_node(&self, node: &str, address: IpAddr) {
-        self.nodes.write().insert(node.to_owned(), address);
+    pub(crate) fn reach_node(&self, node: &str, here: NodeHere) {
+        self.nodes.write().insert(node.to_owned(), here);
     }
 
-    pub(crate) fn node(&self, node: &str) -> Option<IpAddr> {
+    pub(crate) fn node(&self, node: &str) -> Option<NodeHere> {
         self.nodes.read().get(node).copied()
     }
 }

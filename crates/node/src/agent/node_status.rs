@@ -206,8 +206,10 @@ async fn update(
 
 async fn compute(ctx: &Context, port: u16, old: &NodeStatus, heartbeat: bool) -> NodeStatus {
     let (capacity, allocatable) = resources(ctx, old);
+    ctx.addresses.look();
     let mut addresses: Vec<Value> = ctx
-        .host_ips
+        .addresses
+        .get()
         .iter()
         .map(|ip| json!({"type": "InternalIP", "address": ip}))
         .collect();
