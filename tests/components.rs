@@ -233,6 +233,8 @@ fn as_kubeadm_starts_controllers(kubeconfig: &str, address: &str, pki: &Path) ->
         format!("--cluster-signing-key-file={ca_key}"),
         "--controllers=*,bootstrapsigner,tokencleaner".to_owned(),
         own("kubeconfig"),
+        "--kube-api-burst=300".to_owned(),
+        "--kube-api-qps=200".to_owned(),
         "--leader-elect=true".to_owned(),
         format!(
             "--requestheader-client-ca-file={}",

@@ -16,6 +16,19 @@ pub struct RequestRate {
     pub burst: u32,
 }
 
+impl RequestRate {
+    /// As the QPS and burst of client-go have it: none with a QPS below 0, which is no limit. A QPS below 1 counts as 1.
+    pub fn of_client(qps: f32, burst: i32) -> Option<Self> {
+        // Limits that large are none.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let per_second = qps.max(1.0) as u32;
+        (qps >= 0.0).then_some(Self {
+            per_second,
+            burst: u32::try_from(burst).unwrap_or_default().max(1),
+        })
+    }
+}
+
 /// A bucket of tokens, of which each request takes one.
 #[derive(Debug)]
 pub struct Throttle {
@@ -81,6 +94,16 @@ pub fn throttled(client: kube::Client, rate: RequestRate) -> kube::Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_are_those_of_client_go() {
+        let rate = |qps, burst| RequestRate::of_client(qps, burst);
+        let some = |per_second, burst| Some(RequestRate { per_second, burst });
+        assert_eq!(rate(50.0, 100), some(50, 100));
+        assert_eq!(rate(0.5, 0), some(1, 1));
+        assert_eq!(rate(-1.0, 100), None);
+        assert_eq!(rate(f32::NAN, 1), None);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_burst_goes_at_once_and_the_rest_by_the_second() {

@@ -9,6 +9,7 @@ use crate::single::{Candidate, connect, dns_addresses, finish, lead};
 use anyhow::{Context, Result};
 use davit_api::time::format_duration;
 use davit_apiserver::ServiceRange;
+use davit_client::{RequestRate, throttled};
 use davit_controllers::{Authority, ControllersSync, NodeRanges, Options, TokenSigner};
 use davit_netplan::Network;
 use davit_scheduler::config::LeaderElectionConfiguration;
@@ -39,13 +40,20 @@ pub(crate) async fn run(args: Controllers) -> Result<()> {
     let Some(client) = connect(&mut signals, kubeconfig).await? else {
         return Ok(());
     };
-    let mut controllers = davit_controllers::Controllers::new(client.clone(), options);
+    let rate = RequestRate::of_client(args.kube_api_qps, args.kube_api_burst);
+    // Who stands for a Lease does not wait for its turn.
+    let limited = move |client: kube::Client| match rate {
+        Some(rate) => throttled(client, rate),
+        None => client,
+    };
+    let mut controllers = davit_controllers::Controllers::new(limited(client.clone()), options);
     if args.use_service_account_credentials {
         let mut config = davit_client::kubeconfig(kubeconfig).await?;
         let agent = HeaderValue::from_static(CONTROLLER_AGENT);
         config.headers.push((USER_AGENT, agent));
         let accounts = davit_client::ServiceAccounts::new(config, "kube-system").await?;
-        controllers = controllers.with_accounts(Arc::new(move |name| accounts.client(name)));
+        let client = move |name: &str| limited(accounts.client(name));
+        controllers = controllers.with_accounts(Arc::new(client));
     }
     let served = ServedControllers {
         sync: controllers.sync(),
@@ -102,7 +110,11 @@ fn configuration(args: &Controllers, election: &LeaderElectionConfiguration) -> 
         "Generic": {
             "Port": args.secure_port,
             "Address": args.serving.address(args.secure_port).ip(),
-            "ClientConnection": {"kubeconfig": args.kubeconfig.display().to_string()},
+            "ClientConnection": {
+                "kubeconfig": args.kubeconfig.display().to_string(),
+                "qps": args.kube_api_qps,
+                "burst": args.kube_api_burst,
+            },
             "LeaderElection": election,
             "Controllers": flags.controllers.to_string().split(',').collect::<Vec<_>>(),
         },

@@ -8,6 +8,7 @@ use crate::shutdown::Signals;
 use crate::single::{Candidate, connect, finish, lead};
 use anyhow::{Context, Result};
 use davit_api::features::Features;
+use davit_client::{RequestRate, throttled};
 use davit_scheduler::config::KubeSchedulerConfiguration;
 use davit_scheduler::{Scheduler, SchedulerOptions};
 use std::path::Path;
@@ -35,6 +36,22 @@ pub(crate) fn embedded_configuration(
     Ok(configuration)
 }
 
+/// The client by which a scheduler of this configuration asks: as often as it likes, or as often as the configuration says.
+pub(crate) fn client_of(
+    client: kube::Client,
+    configuration: &KubeSchedulerConfiguration,
+) -> kube::Client {
+    let (own, usual) = (
+        &configuration.client_connection,
+        KubeSchedulerConfiguration::with_defaults().client_connection,
+    );
+    let is_said = own.qps != usual.qps || own.burst != usual.burst;
+    match RequestRate::of_client(own.qps, own.burst) {
+        Some(rate) if is_said => throttled(client, rate),
+        _ => client,
+    }
+}
+
 pub(crate) async fn run(flags: SchedulerFlags) -> Result<()> {
     let configuration = flags.configuration()?;
     if let Some(file) = &flags.write_config_to {
@@ -49,13 +66,14 @@ pub(crate) async fn run(flags: SchedulerFlags) -> Result<()> {
     };
     let gates = &flags.gates.feature_gates;
     let candidate = Candidate::of(&configuration.leader_election, gates)?;
+    let asking = client_of(client.clone(), &configuration);
     let options = SchedulerOptions {
         configuration,
         flush_after: flags.pod_max_in_unschedulable_pods_duration,
         features: flags.gates.feature_gates.clone(),
         ..SchedulerOptions::default()
     };
-    let scheduler = Scheduler::new(client.clone(), options)?;
+    let scheduler = Scheduler::new(asking, options)?;
     let cancel = CancellationToken::new();
     // They end with this function.
     let _guard = cancel.clone().drop_guard();

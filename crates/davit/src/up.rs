@@ -101,7 +101,8 @@ impl Cluster {
             let metrics = davit_scheduler::Metrics::default();
             server.server.include_metrics(|page| metrics.register(page));
             let work = {
-                let (client, features) = (client.clone(), features.clone());
+                let client = scheduler::client_of(client.clone(), &configuration);
+                let features = features.clone();
                 move |cancel| {
                     let options = davit_scheduler::SchedulerOptions {
                         configuration: configuration.clone(),

@@ -8,6 +8,7 @@ use davit_api::resource_claims::ClaimConsumers;
 use davit_client::{EventRecorder, Informer, object_ref};
 use davit_reconcile::Spawner;
 use davit_reconcile::pods::{disrupt, node_of};
+use futures::stream::{self, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
@@ -26,6 +27,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 const STATUS_PERIOD: Duration = Duration::from_secs(10);
 /// How long one call may take.
 const DEADLINE: Duration = Duration::from_secs(30);
+/// How many pods are evicted at a time, as upstream: a device that fails may take a node's pods with it.
+const WORKERS: usize = 50;
 
 struct Evictor {
     client: kube::Client,
@@ -35,6 +38,7 @@ struct Evictor {
     slices: Informer<ResourceSlice>,
     rules: Informer<DeviceTaintRule>,
     consumers: ClaimConsumers,
+    workers: usize,
 }
 
 /// Starts the controller.
@@ -56,6 +60,7 @@ pub(crate) fn spawn(
         slices,
         rules,
         consumers,
+        workers: spawner.workers.unwrap_or(WORKERS),
     };
     spawner.task("device-taint-eviction", async move { evictor.run().await });
 }
@@ -100,8 +105,8 @@ impl Evictor {
             let now = Timestamp::now();
             let (due, later): (Vec<_>, Vec<_>) = evictions.into_iter().partition(|e| e.at <= now);
             evictions = later;
-            for eviction in due {
-                if self.evict(&eviction).await {
+            for (eviction, done) in self.evict_all(due).await {
+                if done {
                     for rule in &eviction.rules {
                         *evicted.entry(rule.clone()).or_default() += 1;
                     }
@@ -141,6 +146,15 @@ impl Evictor {
                 && resourceclaim::uses(pod, claim)
         });
         pods
+    }
+
+    /// Evicts pods, some at a time, and says of each whether that is done.
+    async fn evict_all(&self, due: Vec<plan::Eviction>) -> Vec<(plan::Eviction, bool)> {
+        let evicting = stream::iter(due).map(|eviction| async {
+            let done = self.evict(&eviction).await;
+            (eviction, done)
+        });
+        evicting.buffer_unordered(self.workers).collect().await
     }
 
     /// Evicts a pod; false if that has to be tried again.

@@ -17,10 +17,6 @@ impl KubeSchedulerConfiguration {
                 "enableContentionProfiling: there is no profiling",
             ),
             (
-                own.qps != usual.qps || own.burst != usual.burst,
-                "clientConnection.qps, clientConnection.burst: requests are not limited by the client",
-            ),
-            (
                 own.content_type != usual.content_type && own.content_type != "application/json",
                 "clientConnection.contentType: requests are written as JSON",
             ),

@@ -440,12 +440,12 @@ fn arguments_are_judged() {
 #[test]
 fn what_has_no_effect_is_said() {
     assert_eq!(parse("").unwrap().without_effect(), Vec::<String>::new());
-    let said = parse("parallelism: 4\nclientConnection: {qps: 5}").unwrap();
+    let said = parse("parallelism: 4\nclientConnection: {contentType: application/cbor}").unwrap();
     assert_eq!(
         said.without_effect(),
         [
             "parallelism: nodes are looked at one after the other; the setting has no effect",
-            "clientConnection.qps, clientConnection.burst: requests are not limited by the client; the setting has no effect",
+            "clientConnection.contentType: requests are written as JSON; the setting has no effect",
         ]
     );
 }

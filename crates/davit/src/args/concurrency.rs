@@ -15,6 +15,9 @@ pub(crate) struct ConcurrencyFlags {
     /// How many deployments at a time [default: 5]
     #[arg(long, value_name = "N", value_parser = number())]
     concurrent_deployment_syncs: Option<u16>,
+    /// How many pods at a time are evicted by taints of their devices [default: 50]
+    #[arg(long, value_name = "N", value_parser = number())]
+    concurrent_device_taint_eviction_syncs: Option<u16>,
     /// How many Services, for their Endpoints at a time [default: 5]
     #[arg(long, value_name = "N", value_parser = number())]
     concurrent_endpoint_syncs: Option<u16>,
@@ -79,6 +82,10 @@ impl ConcurrencyFlags {
             ("cronjob-controller", self.concurrent_cron_job_syncs),
             ("daemonset-controller", self.concurrent_daemonset_syncs),
             ("deployment-controller", self.concurrent_deployment_syncs),
+            (
+                "device-taint-eviction-controller",
+                self.concurrent_device_taint_eviction_syncs,
+            ),
             ("endpoints-controller", self.concurrent_endpoint_syncs),
             (
                 "ephemeral-volume-controller",

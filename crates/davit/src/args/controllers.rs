@@ -100,6 +100,18 @@ pub(crate) struct Controllers {
     /// The cluster's name, told in /configz: nothing here is named after it
     #[arg(long, value_name = "NAME", default_value = "kubernetes")]
     pub(crate) cluster_name: String,
+    /// How many requests a second each controller's client sends, once --kube-api-burst are through; below 0 and by default as many as
+    /// there are
+    #[arg(long, value_name = "N", default_value_t = -1.0, allow_negative_numbers = true)]
+    pub(crate) kube_api_qps: f32,
+    /// How many requests go out at once where --kube-api-qps is a limit
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 30,
+        allow_negative_numbers = true
+    )]
+    pub(crate) kube_api_burst: i32,
     #[command(flatten)]
     pub(crate) gates: GateFlags,
     #[command(flatten)]
