@@ -4,6 +4,7 @@
 mod access;
 mod backends;
 mod containers;
+mod expressions;
 mod extensions;
 mod huge_pages;
 mod joining;

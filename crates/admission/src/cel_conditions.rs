@@ -12,8 +12,8 @@ use davit_access::{RequestInfo, UserInfo, authz};
 use davit_api::status::Status;
 use davit_cel::policy::compile;
 use davit_cel::{
-    Activation, Authorizer, AuthorizerHandle, Check, Decision, Env, EvalError, Program, Type,
-    Value as Cel,
+    Activation, Authorizer, AuthorizerHandle, Check, Decision, Env, EvalError, EvaluationEffort,
+    Program, Type, Value as Cel,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -239,6 +239,8 @@ impl Authorizer for Answers {
 pub(crate) struct Variables<'a> {
     programs: &'a [(String, Result<Program, String>)],
     values: Mutex<HashMap<String, Result<Cel, EvalError>>>,
+    /// What all values may take: they are kept as long as the policy is evaluated.
+    effort: EvaluationEffort,
 }
 
 impl<'a> Variables<'a> {
@@ -246,11 +248,13 @@ impl<'a> Variables<'a> {
         Self {
             programs,
             values: Mutex::default(),
+            effort: EvaluationEffort::default(),
         }
     }
 
     fn forget(&self) {
         self.values.lock().clear();
+        self.effort.renew();
     }
 }
 
@@ -267,7 +271,12 @@ impl Activation for With<'_> {
         self.known.get(name).cloned().map(Ok)
     }
 
-    fn member(&self, name: &str, field: &str) -> Option<Result<(Cel, u64), EvalError>> {
+    fn member(
+        &self,
+        name: &str,
+        field: &str,
+        depth: usize,
+    ) -> Option<Result<(Cel, u64), EvalError>> {
         if name != "variables" {
             return None;
         }
@@ -281,7 +290,7 @@ impl Activation for With<'_> {
             .find(|(known, _)| known == field)?;
         let left = *self.left.lock();
         let (result, cost) = match program {
-            Ok(program) => program.run(self, left),
+            Ok(program) => program.run_within(self, left, &self.variables.effort, depth),
             Err(why) => (Err(EvalError::Failed(why.clone())), 0),
         };
         // the variables that this one uses have taken theirs, which is part of its own
@@ -431,5 +440,48 @@ mod tests {
             .filter(|value| matches!(value, Err(EvalError::Failed(_))));
         let reached = reached.count();
         assert!((2..COUNT / 2).contains(&reached), "{reached} to their ends");
+    }
+
+    fn evaluated(variables: &[String], expression: &str) -> Result<Cel, EvalError> {
+        let variables: Vec<Value> = variables
+            .iter()
+            .enumerate()
+            .map(|(n, source)| json!({ "name": format!("v{n}"), "expression": source }))
+            .collect();
+        let envs = Environments::of(&json!({ "variables": variables }), &Type::Dyn);
+        let program = compile(&envs.full, expression, &[Type::Bool]).unwrap();
+        let variables = Variables::new(&envs.variables);
+        let known = HashMap::from([("object", davit_cel::value(&json!({"a": 1})))]);
+        let activation = With {
+            known: &known,
+            variables: &variables,
+            left: Mutex::new(CALL_LIMIT),
+        };
+        program.run(&activation, CALL_LIMIT).0
+    }
+
+    /// Those that a policy has are kept until it has been evaluated, and stand in one another.
+    #[test]
+    fn variables_have_the_memory_and_the_stack_that_there_is() {
+        let chain = |first: &str, next: &dyn Fn(usize) -> String, count: usize| {
+            let next = (1..count).map(|n| next(n - 1));
+            std::iter::once(first.to_owned())
+                .chain(next)
+                .collect::<Vec<_>>()
+        };
+        let lists = chain(
+            "[1, 1]",
+            &|n| format!("variables.v{n} + variables.v{n}"),
+            40,
+        );
+        let found = evaluated(&lists, "size(variables.v39) > 0");
+        assert_eq!(found, Err(EvalError::CostLimitExceeded));
+        let deep = |n| format!("variables.v{n}{}", " + 1".repeat(200));
+        let deep = chain("1", &deep, 200);
+        let found = evaluated(&deep, "variables.v199 > 0");
+        assert_eq!(found, Err(EvalError::CostLimitExceeded));
+        assert_eq!(evaluated(&deep, "variables.v2 == 401"), Ok(Cel::Bool(true)));
+        let few = chain("object.a", &|n| format!("variables.v{n} + 1"), 50);
+        assert_eq!(evaluated(&few, "variables.v49 == 50"), Ok(Cel::Bool(true)));
     }
 }

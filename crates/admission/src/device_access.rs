@@ -6,16 +6,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use davit_access::{RequestInfo, UserInfo, authz};
-use davit_allocator::check_selector;
+use davit_allocator::{EXPRESSION_LIMIT, check_selector};
 use davit_api::features::{GRANULAR_STATUS, LIST_ATTRIBUTES};
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::status::Status;
+use davit_cel::PatternRoom;
 use davit_strategy::admin_requests;
 use serde_json::Value;
 
 use super::{Attributes, Operation};
 
 const GROUP: &str = "resource.k8s.io";
+/// Bytes that the regular expressions of all selectors of an object may take, compiled twice.
+const PATTERNS: u64 = 32 << 20;
 const LABEL: &str = "/metadata/labels/resource.kubernetes.io~1admin-access";
 
 /// What of a write is not allowed beside what is invalid by itself.
@@ -70,15 +73,22 @@ fn plain_selectors(attributes: &Attributes<'_>, object: &Value, errors: &mut Err
     let is_stored = |s: &Value| stored.is_some_and(|list| list.contains(s));
     let subject = attributes.operation == Operation::Create
         || attributes.resource.row.kind == "DeviceClass" && attributes.subresource.is_empty();
+    let mut room = PATTERNS;
     for (path, selector) in found.into_iter().filter(|_| subject) {
         let expression = selector["cel"]["expression"].as_str().unwrap_or_default();
-        if !expression.contains("includes") || is_stored(selector) {
+        // What is too long is refused as such.
+        let is_looked_at = expression.contains("includes") && expression.len() <= EXPRESSION_LIMIT;
+        if !is_looked_at || is_stored(selector) {
             continue;
         }
-        if let (Err(fault), Ok(_)) = (
-            check_selector(expression, false),
-            check_selector(expression, true),
-        ) {
+        let mut check = |lists| {
+            let of_one = PatternRoom::within(room);
+            let before = of_one.left();
+            let checked = check_selector(expression, lists, &of_one);
+            room -= before - of_one.left();
+            checked
+        };
+        if let (Err(fault), Ok(_)) = (check(false), check(true)) {
             let path = path.child("cel").child("expression");
             errors.push(FieldError::invalid(&path, expression, fault));
         }

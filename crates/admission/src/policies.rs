@@ -97,10 +97,26 @@ impl Policies {
     }
 }
 
-/// Requests no policy sees: those on policies and bindings, so that a wrong one can be repaired.
+/// Requests no policy sees: those on policies and bindings, so that a wrong one can be repaired, and reviews, by which the
+/// parts of the cluster find out who somebody is and what he may.
 fn is_exempt(attributes: &Attributes<'_>) -> bool {
     let row = &attributes.resource.row;
-    row.group == GROUP && row.plural.contains("admissionpolic")
+    is_exempt_kind(row.group, row.plural)
+}
+
+fn is_exempt_kind(group: &str, plural: &str) -> bool {
+    match group {
+        GROUP => plural.contains("admissionpolic"),
+        "authentication.k8s.io" => matches!(plural, "selfsubjectreviews" | "tokenreviews"),
+        "authorization.k8s.io" => matches!(
+            plural,
+            "localsubjectaccessreviews"
+                | "selfsubjectaccessreviews"
+                | "selfsubjectrulesreviews"
+                | "subjectaccessreviews"
+        ),
+        _ => false,
+    }
 }
 
 /// The variables of a request, as a policy that matched `resource` sees them.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use davit_cel::{
-    CostEstimate, DeclType, Env, Key, Library, Map, Program, Type, Value, join_errors,
+    CostEstimate, DeclType, Env, Key, Library, Map, PatternRoom, Program, Type, Value, join_errors,
 };
 
 use crate::device::{Attribute, DeviceView};
@@ -54,12 +54,16 @@ fn environment(lists: bool) -> Env {
     builder.build()
 }
 
-/// What a selector that has been checked can cost.
+/// What a selector that has been checked can cost. `room` is there for its regular expressions.
 ///
 /// # Errors
 /// What is wrong with the expression, as the API server says it.
-pub fn check_selector(expression: &str, lists: bool) -> Result<CostEstimate, String> {
-    Ok(Selector::compile(expression, lists)?.cost_estimate())
+pub fn check_selector(
+    expression: &str,
+    lists: bool,
+    room: &PatternRoom,
+) -> Result<CostEstimate, String> {
+    Ok(Selector::compile_within(expression, lists, room)?.cost_estimate())
 }
 
 /// Compiles selectors with everything that is known, as the scheduler does with stored ones.
@@ -81,10 +85,14 @@ impl Selector {
     /// # Errors
     /// What is wrong with the expression, as the API server says it.
     pub fn compile(expression: &str, lists: bool) -> Result<Self, String> {
+        Self::compile_within(expression, lists, &PatternRoom::default())
+    }
+
+    fn compile_within(expression: &str, lists: bool, room: &PatternRoom) -> Result<Self, String> {
         static PLAIN: LazyLock<Env> = LazyLock::new(|| environment(false));
         static LISTS: LazyLock<Env> = LazyLock::new(|| environment(true));
         let program = if lists { &LISTS } else { &PLAIN }
-            .compile(expression)
+            .compile_within(expression, room)
             .map_err(|errors| match errors.as_slice() {
                 // no place in the source: found when the program was made
                 [fault] if fault.line == 0 => fault.to_string(),
@@ -137,6 +145,10 @@ impl EvaluateSelector for Selector {
 
     fn support(&self) -> Support {
         Support::of_program(&self.0)
+    }
+
+    fn pattern_bytes(&self) -> usize {
+        self.0.pattern_bytes()
     }
 }
 
@@ -303,9 +315,16 @@ mod tests {
         let error = run("device.attributes[\"nowhere.com\"].x").unwrap_err();
         assert!(error.starts_with("no such key: x"), "{error}");
         assert!(run("device.attributes[\"d\"].model").is_err());
-        assert!(check_selector("device.driver", false).is_err());
-        assert!(check_selector("device.driver == ", false).is_err());
-        assert!(check_selector("device.attributes[\"d\"].a.includes(1)", false).is_err());
+        assert!(check_selector("device.driver", false, &PatternRoom::default()).is_err());
+        assert!(check_selector("device.driver == ", false, &PatternRoom::default()).is_err());
+        assert!(
+            check_selector(
+                "device.attributes[\"d\"].a.includes(1)",
+                false,
+                &PatternRoom::default()
+            )
+            .is_err()
+        );
     }
 
     /// Checklist 50.
@@ -328,7 +347,7 @@ mod tests {
             ("device.attributes[\"d\"].ready", 4),
             ("device.attributes[\"d\"].n > 0", 5),
         ] {
-            let estimate = check_selector(expression, false).unwrap();
+            let estimate = check_selector(expression, false, &PatternRoom::default()).unwrap();
             assert!(
                 (3..=cost).contains(&estimate.max),
                 "{expression}: {estimate:?}"

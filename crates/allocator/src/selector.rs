@@ -34,11 +34,18 @@ pub trait EvaluateSelector: Send + Sync {
     fn support(&self) -> Support {
         Support::ALL
     }
+
+    /// Bytes that its regular expressions take.
+    fn pattern_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// How many expressions are kept, and how many bytes of them: a program takes some forty times what it is made of.
 const KEPT: usize = 4096;
 const KEPT_BYTES: usize = 2 << 20;
+/// Bytes of regular expressions for one of an expression.
+const PATTERN_BYTES: usize = 40;
 /// How many outcomes are kept.
 const OUTCOMES: usize = 1 << 18;
 
@@ -52,12 +59,12 @@ struct Known {
 impl Known {
     fn keep(&mut self, compiled: Arc<Compiled>) {
         let expression = compiled.expression.clone();
-        if self.compiled.len() >= KEPT || self.bytes + expression.len() > KEPT_BYTES {
+        let bytes = compiled.bytes();
+        if self.compiled.len() >= KEPT || self.bytes + bytes > KEPT_BYTES {
             *self = Self::default();
         }
-        let length = expression.len();
         if self.compiled.insert(expression, compiled).is_none() {
-            self.bytes += length;
+            self.bytes += bytes;
         }
     }
 }
@@ -94,6 +101,12 @@ impl fmt::Debug for Compiled {
 }
 
 impl Compiled {
+    /// What it counts for among those that are kept.
+    fn bytes(&self) -> usize {
+        let patterns = self.program.as_ref().map_or(0, |p| p.pattern_bytes());
+        self.expression.len() + patterns / PATTERN_BYTES
+    }
+
     /// The compiler's complaint.
     pub(crate) fn fault(&self) -> Option<&Arc<str>> {
         self.program.as_ref().err()
@@ -202,5 +215,16 @@ mod tests {
         let last = format!("999 {}", "x".repeat(10 << 10));
         assert_eq!(selectors.get(&last).expression.len(), last.len());
         assert_eq!(selectors.known.lock().bytes, held);
+    }
+
+    /// A few letters make a pattern of half a megabyte.
+    #[test]
+    fn patterns_count_among_what_is_kept() {
+        let selectors = Selectors::kubernetes();
+        for n in 0..150 {
+            selectors.get(&format!("device.driver.matches('.{{900}}{n}')"));
+        }
+        let kept = selectors.known.lock().compiled.len();
+        assert!((10..140).contains(&kept), "{kept}");
     }
 }

@@ -11,9 +11,14 @@ pub trait Activation {
     fn variable(&self, name: &str) -> Option<Result<Value, EvalError>>;
 
     /// The value of `name.field` and what it cost to compute, for variables whose fields are
-    /// computed when they are asked for. None leads to [`Activation::variable`].
-    fn member(&self, name: &str, field: &str) -> Option<Result<(Value, u64), EvalError>> {
-        let _ = (name, field);
+    /// computed when they are asked for, by an expression at that depth. None leads to [`Activation::variable`].
+    fn member(
+        &self,
+        name: &str,
+        field: &str,
+        depth: usize,
+    ) -> Option<Result<(Value, u64), EvalError>> {
+        let _ = (name, field, depth);
         None
     }
 }

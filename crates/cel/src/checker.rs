@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::ast::{Expr, Fold, Id, Kind};
 use crate::declarations::{Functions, Overload};
-use crate::error::CompileError;
+use crate::error::{CompileError, most_faults};
 use crate::types::{Bindings, DeclType, Type};
 use crate::value::Value;
 
@@ -37,7 +37,7 @@ pub(crate) fn check(
         source,
         locals: Vec::new(),
         errors: Vec::new(),
-        bindings: Bindings::default(),
+        bindings: Bindings::new(STEPS + STEPS_OF_A_NODE * ids as u64),
         fresh: 0,
         checked: Checked {
             types: vec![Type::Dyn; ids],
@@ -45,6 +45,9 @@ pub(crate) fn check(
         },
     };
     checker.check(root);
+    if checker.bindings.is_exhausted() && checker.errors.is_empty() {
+        checker.error(0, TOO_COMPLEX);
+    }
     if !checker.errors.is_empty() {
         return Err(checker.errors);
     }
@@ -56,9 +59,18 @@ pub(crate) fn check(
     for ty in &mut checked.types {
         *ty = bindings.apply(ty, true);
     }
+    if bindings.is_exhausted() {
+        return Err(vec![CompileError::new(source, 0, TOO_COMPLEX)]);
+    }
     Ok(checked)
 }
 
+/// Types that a type is made of, at most: `{x: x}` has twice those of `x`.
+const MOST_PARTS: usize = 512;
+/// Steps of finding out what parameters of types stand for, which refer to one another.
+const STEPS: u64 = 1 << 18;
+const STEPS_OF_A_NODE: u64 = 1 << 9;
+const TOO_COMPLEX: &str = "expression is too complex";
 struct Checker<'a> {
     scope: &'a Scope<'a>,
     source: &'a [char],
@@ -97,13 +109,18 @@ fn type_by_name(name: &str) -> Option<Type> {
 
 impl Checker<'_> {
     fn error(&mut self, at: usize, message: impl Into<String>) -> Type {
-        self.errors
-            .push(CompileError::new(self.source, at, message));
+        if self.errors.len() < most_faults(self.source) {
+            self.errors
+                .push(CompileError::new(self.source, at, message));
+        }
         Type::Error
     }
 
     fn check(&mut self, expr: &mut Expr) -> Type {
-        let ty = self.find(expr);
+        let mut ty = self.find(expr);
+        if !ty.is_within(MOST_PARTS) {
+            ty = self.error(expr.at, TOO_COMPLEX);
+        }
         self.checked.types[expr.id] = ty.clone();
         ty
     }

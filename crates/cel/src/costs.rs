@@ -101,16 +101,29 @@ fn same_kind(function: &str, value: &Value) -> bool {
     )
 }
 
-/// The cost of walking over a value as a tree.
+/// The cost of walking over a value as a tree, or more than anybody may spend.
 fn walk(value: &Value) -> u64 {
+    const MOST: u64 = 16 << 20;
+    let mut left = MOST;
+    let cost = walk_within(value, &mut left);
+    if left == 0 { u64::MAX } else { cost }
+}
+
+/// Looks at so many values: a list may hold another one many times, and that one a third.
+fn walk_within(value: &Value, left: &mut u64) -> u64 {
+    *left = left.saturating_sub(1);
+    if *left == 0 {
+        return 0;
+    }
+    let mut each = |value: &Value| walk_within(value, left);
     match value {
         Value::String(text) => text.len() as u64 / 10,
         Value::Bytes(bytes) => bytes.len() as u64 / 10,
-        Value::List(list) => list.items.iter().map(walk).sum(),
+        Value::List(list) => list.items.iter().map(each).sum(),
         Value::Map(map) => map
             .entries
             .iter()
-            .map(|(key, value)| walk(&key.value()) + walk(value))
+            .map(|(key, value)| each(&key.value()) + each(value))
             .sum(),
         _ => 1,
     }

@@ -11,10 +11,12 @@ use crate::activation::Activation;
 use crate::ast::{Expr, Id, Kind};
 use crate::checker::{self, Checked, Scope};
 use crate::declarations::{Functions, functions};
+use crate::effort::EvaluationEffort;
 use crate::error::{CompileError, EvalError};
 use crate::estimate::{CostEstimate, estimate};
 use crate::interpreter::Machine;
-use crate::library::{self, Context, Native, regexes};
+use crate::library::regexes::{LiteralPatterns, PatternRoom};
+use crate::library::{self, Context, Native};
 use crate::parser;
 use crate::reads::reads;
 use crate::types::{DeclType, Type};
@@ -129,6 +131,19 @@ impl Env {
     /// # Errors
     /// All faults that were found; [`crate::join_errors`] makes the usual text of them.
     pub fn compile(&self, source: &str) -> Result<Program, Vec<CompileError>> {
+        self.compile_within(source, &PatternRoom::default())
+    }
+
+    /// Like [`Env::compile`], of several expressions whose patterns have room together.
+    ///
+    /// # Errors
+    /// As [`Env::compile`].
+    pub fn compile_within(
+        &self,
+        source: &str,
+        room: &PatternRoom,
+    ) -> Result<Program, Vec<CompileError>> {
+        let before = room.left();
         let chars: Vec<char> = source.chars().collect();
         let mut parsed = parser::parse(&chars)?;
         let scope = Scope {
@@ -138,13 +153,14 @@ impl Env {
             open_objects: self.open_objects,
         };
         let checked = checker::check(&mut parsed.root, parsed.ids, &chars, &scope)?;
-        let faults = validate(&parsed.root, &checked, &chars);
+        let mut patterns = LiteralPatterns::new(room);
+        let faults = validate(&parsed.root, &checked, &chars, &mut patterns);
         if !faults.is_empty() {
             return Err(faults);
         }
         let mut prepared = Prepared::default();
         prepared
-            .visit(&parsed.root)
+            .visit(&parsed.root, &mut patterns)
             .map_err(|fault| format!("program instantiation failed: {fault}"))
             .map_err(|fault| vec![CompileError::whole(fault)])?;
         Ok(Program {
@@ -153,6 +169,7 @@ impl Env {
                 checked,
                 prepared,
                 variables: Arc::clone(&self.variables),
+                patterns: usize::try_from(before - room.left()).unwrap_or(usize::MAX),
             }),
         })
     }
@@ -168,6 +185,8 @@ struct Inner {
     root: Expr,
     checked: Checked,
     prepared: Prepared,
+    /// Bytes that its patterns count for.
+    patterns: usize,
     variables: Arc<HashMap<Arc<str>, DeclType>>,
 }
 
@@ -188,6 +207,11 @@ impl Program {
     /// What evaluating it can cost, by the sizes of the declared variables.
     pub fn cost_estimate(&self) -> CostEstimate {
         estimate(&self.inner.root, &self.inner.checked, &self.inner.variables)
+    }
+
+    /// Bytes that its regular expressions take, at most.
+    pub fn pattern_bytes(&self) -> usize {
+        self.inner.patterns
     }
 
     /// Whether the expression mentions a variable.
@@ -220,17 +244,27 @@ impl Program {
 
     /// Like [`Program::eval`], but tells the cost of failed evaluations, too.
     pub fn run(&self, activation: &dyn Activation, budget: u64) -> (Result<Value, EvalError>, u64) {
+        self.run_within(activation, budget, &EvaluationEffort::default(), 0)
+    }
+
+    /// Like [`Program::run`], with what several evaluations may take together, and as deep in others.
+    pub fn run_within(
+        &self,
+        activation: &dyn Activation,
+        budget: u64,
+        effort: &EvaluationEffort,
+        depth: usize,
+    ) -> (Result<Value, EvalError>, u64) {
         let prepared = &self.inner.prepared;
         let mut machine = Machine {
-            context: Context {
-                regexes: &prepared.regexes,
-            },
+            context: Context::new(&prepared.regexes, effort),
             activation,
             constants: &prepared.constants,
             natives: &prepared.natives,
             locals: Vec::new(),
             cost: 0,
             limit: budget,
+            depth,
         };
         let result = machine.eval(&self.inner.root);
         (result, machine.cost)
@@ -246,9 +280,9 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn visit(&mut self, expr: &Expr) -> Result<(), String> {
+    fn visit(&mut self, expr: &Expr, patterns: &mut LiteralPatterns<'_>) -> Result<(), String> {
         for child in children(expr) {
-            self.visit(child)?;
+            self.visit(child, patterns)?;
         }
         match &expr.kind {
             Kind::Call {
@@ -272,7 +306,7 @@ impl Prepared {
                     && !self.regexes.contains_key(&**pattern)
                 {
                     self.regexes
-                        .insert(pattern.to_string(), regexes::compile(pattern)?);
+                        .insert(pattern.to_string(), patterns.get(pattern)?);
                 }
             }
             Kind::List { items } => {
@@ -328,9 +362,8 @@ impl Prepared {
         if let [arg] = args
             && let Some(value) = self.constant(arg)
         {
-            let context = Context {
-                regexes: &self.regexes,
-            };
+            let effort = EvaluationEffort::default();
+            let context = Context::new(&self.regexes, &effort);
             let value = native(&context, &[value]).map_err(|fault| fault.to_string())?;
             self.constants.insert(id, value);
         }

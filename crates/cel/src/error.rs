@@ -85,6 +85,14 @@ impl fmt::Display for CompileError {
 
 impl std::error::Error for CompileError {}
 
+/// Faults of one expression that are told: as many as by the reference implementation, fewer of one that is very long, as
+/// each shows its line.
+pub(crate) fn most_faults(source: &[char]) -> usize {
+    const MOST: usize = 100;
+    const LETTERS: usize = 1 << 18;
+    (LETTERS / source.len().max(1)).clamp(1, MOST)
+}
+
 /// All faults of one expression, one a paragraph, in the order of the source.
 pub fn join_errors(errors: &[CompileError]) -> String {
     let mut errors: Vec<&CompileError> = errors.iter().collect();
@@ -114,6 +122,12 @@ impl EvalError {
     }
 
     pub(crate) fn no_such_key(key: &str) -> Self {
-        Self::Failed(format!("no such key: {key}"))
+        Self::Failed(format!("no such key: {}", shortened(key)))
     }
+}
+
+/// The beginning of a text from an object that an error names: an expression may go on after as many errors as it likes.
+pub(crate) fn shortened(text: &str) -> &str {
+    const LONGEST: usize = 1024;
+    &text[..text.floor_char_boundary(LONGEST)]
 }

@@ -19,7 +19,12 @@ pub(crate) struct Machine<'a> {
     pub(crate) locals: Vec<Local<'a>>,
     pub(crate) cost: u64,
     pub(crate) limit: u64,
+    /// Expressions that the one that is evaluated stands in, those of variables that are asked for included.
+    pub(crate) depth: usize,
 }
+
+/// Twice as deep as an expression may be. Those of variables stand in one another, and the stack has an end.
+const MAX_DEPTH: usize = 500;
 
 pub(crate) struct Local<'a> {
     name: Arc<str>,
@@ -44,6 +49,17 @@ impl<'a> Machine<'a> {
     }
 
     pub(crate) fn eval(&mut self, expr: &'a Expr) -> Eval {
+        if self.depth == MAX_DEPTH {
+            return Err(EvalError::CostLimitExceeded);
+        }
+        self.depth += 1;
+        let value = self.eval_inner(expr);
+        self.depth -= 1;
+        value
+    }
+
+    #[inline]
+    fn eval_inner(&mut self, expr: &'a Expr) -> Eval {
         match &expr.kind {
             Kind::Const(value) => Ok(value.clone()),
             Kind::Ident(name) => {
@@ -97,7 +113,7 @@ impl<'a> Machine<'a> {
     fn select(&mut self, operand: &'a Expr, field: &Arc<str>, test: bool) -> Eval {
         if let Kind::Ident(name) = &operand.kind
             && !self.locals.iter().any(|local| local.name == *name)
-            && let Some(found) = self.activation.member(name, field)
+            && let Some(found) = self.activation.member(name, field, self.depth)
         {
             self.charge(1)?;
             if test {
@@ -213,37 +229,44 @@ impl<'a> Machine<'a> {
 
     fn fold(&mut self, fold: &'a Fold) -> Eval {
         let range = self.eval(&fold.range)?;
-        let items: Vec<(Value, Value)> = match &range {
-            Value::List(list) if fold.var2.is_some() => (0..)
-                .map(Value::Int)
-                .zip(list.items.iter().cloned())
-                .collect(),
-            Value::List(list) => list
-                .items
-                .iter()
-                .map(|item| (item.clone(), Value::Null))
-                .collect(),
-            Value::Map(map) => map
-                .entries
-                .iter()
-                .map(|(key, value)| (key.value(), value.clone()))
-                .collect(),
-            _ => return Err(EvalError::no_overload()),
-        };
+        if !matches!(range, Value::List(_) | Value::Map(_)) {
+            return Err(EvalError::no_overload());
+        }
         let accu = self.eval(&fold.init);
         let base = self.locals.len();
         self.locals.push(Local {
             name: Arc::clone(&fold.accu),
             slot: Slot::Ready(accu),
         });
-        let result = self.iterate(fold, base, items);
+        // One after the other: the first may be the last that is looked at.
+        let result = match &range {
+            Value::List(list) if fold.var2.is_some() => {
+                let items = (0..).map(Value::Int).zip(list.items.iter().cloned());
+                self.iterate(fold, base, items)
+            }
+            Value::List(list) => {
+                let items = list.items.iter().map(|item| (item.clone(), Value::Null));
+                self.iterate(fold, base, items)
+            }
+            Value::Map(map) => {
+                let entries = map.entries.iter();
+                let entries = entries.map(|(key, value)| (key.value(), value.clone()));
+                self.iterate(fold, base, entries)
+            }
+            _ => Ok(()),
+        };
         self.locals.truncate(base + 1);
         let result = result.and_then(|()| self.eval(&fold.result));
         self.locals.truncate(base);
         result
     }
 
-    fn iterate(&mut self, fold: &'a Fold, base: usize, items: Vec<(Value, Value)>) -> Eval<()> {
+    fn iterate(
+        &mut self,
+        fold: &'a Fold,
+        base: usize,
+        items: impl Iterator<Item = (Value, Value)>,
+    ) -> Eval<()> {
         for (first, second) in items {
             self.locals.truncate(base + 1);
             self.locals.push(Local {
@@ -361,10 +384,9 @@ impl<'a> Machine<'a> {
             return None;
         }
         let list = Value::List(Arc::clone(list));
-        Some(
-            self.eval(&args[0])
-                .and_then(|value| crate::library::operators::contains(&value, &list)),
-        )
+        Some(self.eval(&args[0]).and_then(|value| {
+            crate::library::operators::contains(&value, &list, self.context.effort)
+        }))
     }
 
     fn apply(&mut self, function: &str, member: bool, native: Native, values: Vec<Value>) -> Eval {
@@ -374,11 +396,19 @@ impl<'a> Machine<'a> {
             // paid in advance, so that nothing large is made that the budget does not allow
             self.charge(cost)?;
         }
+        let effort = self.context.effort;
+        for value in &values {
+            match value {
+                Value::String(text) => effort.text(text.len())?,
+                Value::Bytes(bytes) => effort.text(bytes.len())?,
+                _ => {}
+            }
+        }
         let result = match (function, native) {
             ("_+_", _) if matches!(values.as_slice(), [Value::List(_), Value::List(_)]) => {
-                Ok(crate::library::operators::concat(values))
+                crate::library::operators::concat(values, effort)
             }
-            ("cel.@mapInsert", _) => crate::library::operators::map_insert(values),
+            ("cel.@mapInsert", _) => crate::library::operators::map_insert(values, effort),
             _ => native(&self.context, &values),
         };
         if before.is_none() {

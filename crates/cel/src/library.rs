@@ -16,16 +16,31 @@ mod strings;
 pub(crate) mod time;
 pub(crate) mod urls;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use regex::Regex;
 
+use crate::effort::EvaluationEffort;
 use crate::error::EvalError;
 use crate::value::Value;
 
 /// What natives may look at besides their arguments.
 pub(crate) struct Context<'a> {
     pub(crate) regexes: &'a HashMap<String, Regex>,
+    /// Those that were computed on the way.
+    pub(crate) computed: RefCell<HashMap<String, Regex>>,
+    pub(crate) effort: &'a EvaluationEffort,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn new(regexes: &'a HashMap<String, Regex>, effort: &'a EvaluationEffort) -> Self {
+        Self {
+            regexes,
+            computed: RefCell::default(),
+            effort,
+        }
+    }
 }
 
 pub(crate) type Native = fn(&Context<'_>, &[Value]) -> Result<Value, EvalError>;

@@ -5,7 +5,7 @@ mod macros;
 use std::sync::Arc;
 
 use crate::ast::{Entry, Expr, Field, Id, Item, Kind};
-use crate::error::CompileError;
+use crate::error::{CompileError, most_faults};
 use crate::lexer::{Spanned, Token, lex};
 use crate::value::Value;
 
@@ -137,6 +137,14 @@ impl Parser<'_> {
 
     fn error(&self, at: usize, message: impl Into<String>) -> CompileError {
         CompileError::new(self.source, at, message)
+    }
+
+    /// A fault after which parsing goes on.
+    fn fault(&mut self, at: usize, message: impl Into<String>) {
+        if self.errors.len() < most_faults(self.source) {
+            let error = self.error(at, message);
+            self.errors.push(error);
+        }
     }
 
     fn node(&mut self, at: usize, kind: Kind) -> Expr {
@@ -342,8 +350,7 @@ impl Parser<'_> {
         match i64::from_str_radix(&format!("{sign}{digits}"), radix) {
             Ok(value) => self.constant(at, Value::Int(value)),
             Err(_) => {
-                let error = self.error(at, "invalid int literal");
-                self.errors.push(error);
+                self.fault(at, "invalid int literal");
                 self.constant(at, Value::Int(0))
             }
         }
@@ -353,8 +360,7 @@ impl Parser<'_> {
         match text.parse::<f64>() {
             Ok(value) if value.is_finite() => self.constant(at, Value::Double(value)),
             _ => {
-                let error = self.error(at, "invalid double literal");
-                self.errors.push(error);
+                self.fault(at, "invalid double literal");
                 self.constant(at, Value::Double(0.0))
             }
         }
@@ -371,8 +377,7 @@ impl Parser<'_> {
                 if let Ok(value) = u64::from_str_radix(digits, radix) {
                     self.constant(at, Value::Uint(value))
                 } else {
-                    let error = self.error(at, "invalid uint literal");
-                    self.errors.push(error);
+                    self.fault(at, "invalid uint literal");
                     self.constant(at, Value::Uint(0))
                 }
             }
@@ -439,8 +444,7 @@ impl Parser<'_> {
             return self.expand_global(call_at, name, args);
         }
         if RESERVED.contains(&name) {
-            let error = self.error(at, format!("reserved identifier: {name}"));
-            self.errors.push(error);
+            self.fault(at, format!("reserved identifier: {name}"));
         }
         Ok(self.ident(at, name))
     }

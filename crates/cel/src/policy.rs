@@ -198,6 +198,9 @@ pub fn mutation_types(is_patch: bool) -> Vec<Type> {
     }]
 }
 
+/// Most variables of a policy: each sees all that are before it.
+const MAX_VARIABLES: usize = 1000;
+
 /// The environments of a policy's expressions.
 pub struct Environments {
     /// Of match conditions, which see no `variables`.
@@ -238,6 +241,11 @@ impl Environments {
         for variable in spec["variables"].as_array().into_iter().flatten() {
             let name = text(variable, "name");
             let expression = text(variable, "expression");
+            if variables.len() == MAX_VARIABLES {
+                let why = format!("a policy may have at most {MAX_VARIABLES} variables");
+                variables.push((name, Err(why)));
+                break;
+            }
             let program = compile(&declared(&plain, &fields), &expression, &[]);
             let ty = program
                 .as_ref()

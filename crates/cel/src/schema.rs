@@ -6,6 +6,8 @@ use std::sync::Arc;
 use base64::Engine;
 use serde_json::Value as Json;
 
+use crate::effort::EvaluationEffort;
+use crate::error::EvalError;
 use crate::library::time;
 use crate::types::{DeclType, Type};
 use crate::value::{Key, List, ListKind, Map, Value};
@@ -300,16 +302,35 @@ pub fn value(json: &Json) -> Value {
     }
 }
 
-/// JSON from a value; none for values that JSON has no words for.
+/// JSON from a value; none for values that JSON has no words for, and for those that hold others so often that there is no
+/// room for them one by one.
 pub fn to_json(value: &Value) -> Option<Json> {
-    Some(match value {
+    to_json_within(value, &EvaluationEffort::default())
+}
+
+/// Like [`to_json`], of several values for which there is room together.
+pub fn to_json_within(value: &Value, effort: &EvaluationEffort) -> Option<Json> {
+    json_within(value, effort).ok().flatten()
+}
+
+fn json_within(value: &Value, effort: &EvaluationEffort) -> Result<Option<Json>, EvalError> {
+    /// A value of JSON, with its name.
+    const TAKES: usize = 4;
+    effort.values(TAKES)?;
+    Ok(Some(match value {
         Value::Null => Json::Null,
         Value::Bool(b) => Json::from(*b),
         Value::Int(i) => Json::from(*i),
         Value::Uint(u) => Json::from(*u),
-        Value::Double(d) => Json::Number(serde_json::Number::from_f64(*d)?),
-        Value::String(text) => Json::from(&**text),
-        Value::Bytes(bytes) => Json::from(base64::engine::general_purpose::STANDARD.encode(bytes)),
+        Value::Double(d) => return Ok(serde_json::Number::from_f64(*d).map(Json::Number)),
+        Value::String(text) => {
+            effort.text(text.len())?;
+            Json::from(&**text)
+        }
+        Value::Bytes(bytes) => {
+            effort.text(2 * bytes.len())?;
+            Json::from(base64::engine::general_purpose::STANDARD.encode(bytes))
+        }
         Value::Timestamp(t) => Json::from(time::show_timestamp(*t)),
         Value::Duration(d) => Json::from(time::show_duration(*d)),
         Value::Quantity(q) => Json::from(q.to_string()),
@@ -318,8 +339,17 @@ pub fn to_json(value: &Value) -> Option<Json> {
         Value::Semver(version) => Json::from(version.to_string()),
         Value::Url(url) => Json::from(url.to_string()),
         Value::Optional(None) => Json::Null,
-        Value::Optional(Some(inner)) => to_json(inner)?,
-        Value::List(list) => list.items.iter().map(to_json).collect::<Option<_>>()?,
+        Value::Optional(Some(inner)) => return json_within(inner, effort),
+        Value::List(list) => {
+            let mut items = Vec::new();
+            for item in &list.items {
+                let Some(item) = json_within(item, effort)? else {
+                    return Ok(None);
+                };
+                items.push(item);
+            }
+            Json::Array(items)
+        }
         Value::Map(map) => {
             let mut json = serde_json::Map::new();
             for (key, value) in &map.entries {
@@ -327,12 +357,15 @@ pub fn to_json(value: &Value) -> Option<Json> {
                 if map.object.is_some() {
                     name = unescape(&name);
                 }
-                json.insert(name, to_json(value)?);
+                let Some(value) = json_within(value, effort)? else {
+                    return Ok(None);
+                };
+                json.insert(name, value);
             }
             Json::Object(json)
         }
-        Value::Type(_) | Value::Format(_) | Value::Authorizer(_) => return None,
-    })
+        Value::Type(_) | Value::Format(_) | Value::Authorizer(_) => return Ok(None),
+    }))
 }
 
 /// The property an escaped name stands for.

@@ -1,5 +1,6 @@
 //! Types: what the checker computes with, and what schemas declare.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
@@ -167,6 +168,19 @@ impl Type {
         Self::Opaque(name.into())
     }
 
+    /// Whether it is made of so many types at most.
+    pub(crate) fn is_within(&self, most: usize) -> bool {
+        fn rest(ty: &Type, left: usize) -> Option<usize> {
+            let left = left.checked_sub(1)?;
+            match ty {
+                Type::List(a) | Type::Optional(a) | Type::Type(a) => rest(a, left),
+                Type::Map(a, b) => rest(a, left).and_then(|left| rest(b, left)),
+                _ => Some(left),
+            }
+        }
+        rest(self, most).is_some()
+    }
+
     pub(crate) fn is_dyn(&self) -> bool {
         matches!(self, Self::Dyn | Self::Any | Self::Error)
     }
@@ -321,11 +335,33 @@ pub(crate) struct Bindings {
     map: HashMap<Arc<str>, Type>,
     /// What was bound, in order, and what it was before: a try can be taken back.
     log: Vec<(Arc<str>, Option<Type>)>,
+    /// Steps that may still be taken. Without any what is found out means nothing.
+    steps: Cell<u64>,
 }
 
 impl Bindings {
+    pub(crate) fn new(steps: u64) -> Self {
+        Self {
+            steps: Cell::new(steps),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.steps.get() == 0
+    }
+
+    /// Whether there is another step.
+    fn step(&self) -> bool {
+        self.steps.set(self.steps.get().saturating_sub(1));
+        !self.is_exhausted()
+    }
+
     /// Replaces bound parameters; unbound ones become `dyn` if asked.
     pub(crate) fn apply(&self, ty: &Type, free_to_dyn: bool) -> Type {
+        if !self.step() {
+            return Type::Dyn;
+        }
         match ty {
             Type::Param(name) => match self.map.get(name) {
                 Some(bound) => self.apply(bound, free_to_dyn),
@@ -344,6 +380,9 @@ impl Bindings {
 
     /// Whether the parameter is the type or a part of it.
     fn occurs(&self, name: &Arc<str>, ty: &Type) -> bool {
+        if !self.step() {
+            return false;
+        }
         match ty {
             Type::Param(other) if other == name => true,
             Type::Param(other) => match self.map.get(other) {
@@ -358,6 +397,9 @@ impl Bindings {
 
     /// Whether a value of type `from` can be given where `to` is wanted; binds parameters.
     pub(crate) fn assign(&mut self, from: &Type, to: &Type) -> bool {
+        if !self.step() {
+            return true;
+        }
         if let Type::Param(name) = to {
             match self.substitute(from, name) {
                 Substitution::Fits => return true,

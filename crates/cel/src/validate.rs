@@ -7,36 +7,44 @@ use std::collections::HashMap;
 
 use crate::ast::{Expr, Kind};
 use crate::checker::Checked;
+use crate::effort::EvaluationEffort;
 use crate::env::children;
-use crate::error::CompileError;
+use crate::error::{CompileError, most_faults};
 use crate::library::formatting::{self, Clause, Piece};
-use crate::library::regexes;
+use crate::library::regexes::LiteralPatterns;
 use crate::library::{self, Context};
 use crate::types::Type;
 use crate::value::Value;
 
 /// All faults, in the order of the source.
-pub(crate) fn validate(root: &Expr, checked: &Checked, source: &[char]) -> Vec<CompileError> {
+pub(crate) fn validate(
+    root: &Expr,
+    checked: &Checked,
+    source: &[char],
+    patterns: &mut LiteralPatterns<'_>,
+) -> Vec<CompileError> {
     let mut validator = Validator {
         checked,
+        patterns,
         faults: Vec::new(),
     };
     validator.visit(root, false);
     let mut faults = validator.faults;
     faults.sort_by_key(|(at, _)| *at);
-    let faults = faults.into_iter();
+    let faults = faults.into_iter().take(most_faults(source));
     faults
         .map(|(at, message)| CompileError::new(source, at, message))
         .collect()
 }
 
-struct Validator<'a> {
+struct Validator<'a, 'r> {
     checked: &'a Checked,
+    patterns: &'a mut LiteralPatterns<'r>,
     /// Offsets and what is wrong there.
     faults: Vec<(usize, String)>,
 }
 
-impl Validator<'_> {
+impl Validator<'_, '_> {
     /// `in_format`: among the arguments of `format`, whose lists may mix types.
     fn visit(&mut self, expr: &Expr, in_format: bool) {
         let mut in_format = in_format;
@@ -76,13 +84,12 @@ impl Validator<'_> {
         };
         let sound = match (function, constant) {
             ("duration" | "timestamp", constant) => {
-                let context = Context {
-                    regexes: &HashMap::new(),
-                };
+                let (regexes, effort) = (HashMap::new(), EvaluationEffort::default());
+                let context = Context::new(&regexes, &effort);
                 library::find(function, false)
                     .is_none_or(|native| native(&context, std::slice::from_ref(constant)).is_ok())
             }
-            ("matches", Value::String(pattern)) if member => regexes::compile(pattern).is_ok(),
+            ("matches", Value::String(pattern)) if member => self.patterns.get(pattern).is_ok(),
             _ => true,
         };
         if !sound {

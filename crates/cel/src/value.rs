@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 use davit_api::quantity::Quantity;
 use jiff::Timestamp;
 
-use crate::error::EvalError;
+use crate::effort::EvaluationEffort;
+use crate::error::{EvalError, shortened};
 use crate::library::authorizer::Handle;
 use crate::library::format::NamedFormat;
 use crate::library::urls::Url;
@@ -209,11 +211,14 @@ impl Map {
         let Some(key) = Key::of(key) else {
             return Err(EvalError::new("unsupported key type"));
         };
-        let shown = key.to_string();
-        if self.entries.insert(key, value).is_some() {
-            return Err(EvalError::new(format!(
-                "insert failed: key {shown} already exists"
-            )));
+        match self.entries.entry(key) {
+            Entry::Vacant(place) => drop(place.insert(value)),
+            Entry::Occupied(known) => {
+                let shown = shortened(&known.key().to_string()).to_owned();
+                return Err(EvalError::new(format!(
+                    "insert failed: key {shown} already exists"
+                )));
+            }
         }
         Ok(())
     }
@@ -331,32 +336,52 @@ impl Value {
         }
     }
 
-    /// CEL's `==`: numbers across types, lists and maps by their elements.
+    /// CEL's `==`: numbers across types, lists and maps by their elements. What takes longer than an evaluation may is not
+    /// equal.
     pub fn equals(&self, other: &Value) -> bool {
-        match (self, other) {
+        self.equals_within(other, &EvaluationEffort::default()) == Ok(true)
+    }
+
+    /// CEL's `==`, which takes effort by what is compared, however often it is the same.
+    pub(crate) fn equals_within(
+        &self,
+        other: &Value,
+        effort: &EvaluationEffort,
+    ) -> Result<bool, EvalError> {
+        effort.look(1)?;
+        Ok(match (self, other) {
             (Self::Null, Self::Null) => true,
             (Self::Bool(a), Self::Bool(b)) => a == b,
             (
                 Self::Int(_) | Self::Uint(_) | Self::Double(_),
                 Self::Int(_) | Self::Uint(_) | Self::Double(_),
             ) => number_order(self, other) == Some(Ordering::Equal),
-            (Self::String(a), Self::String(b)) => a == b,
-            (Self::Bytes(a), Self::Bytes(b)) => a == b,
-            (Self::List(a), Self::List(b)) => lists_equal(a, b),
+            (Self::String(a), Self::String(b)) => {
+                effort.text(a.len().min(b.len()))?;
+                a == b
+            }
+            (Self::Bytes(a), Self::Bytes(b)) => {
+                effort.text(a.len().min(b.len()))?;
+                a == b
+            }
+            (Self::List(a), Self::List(b)) => lists_equal(a, b, effort)?,
             (Self::Map(a), Self::Map(b)) => {
-                a.entries.len() == b.entries.len()
-                    && a.entries.iter().all(|(key, value)| {
-                        b.entries.get(key).is_some_and(|other| value.equals(other))
-                    })
+                if a.entries.len() != b.entries.len() {
+                    return Ok(false);
+                }
+                for (key, value) in &a.entries {
+                    let other = b.entries.get(key);
+                    if !equals_some(value, other, effort)? {
+                        return Ok(false);
+                    }
+                }
+                true
             }
             (Self::Timestamp(a), Self::Timestamp(b)) => a == b,
             (Self::Duration(a), Self::Duration(b)) => a == b,
             (Self::Type(a), Self::Type(b)) => types_equal(a, b),
-            (Self::Optional(a), Self::Optional(b)) => match (a, b) {
-                (None, None) => true,
-                (Some(a), Some(b)) => a.equals(b),
-                _ => false,
-            },
+            (Self::Optional(None), Self::Optional(None)) => true,
+            (Self::Optional(Some(a)), Self::Optional(Some(b))) => a.equals_within(b, effort)?,
             (Self::Quantity(a), Self::Quantity(b)) => a == b,
             (Self::Url(a), Self::Url(b)) => a == b,
             (Self::Ip(a), Self::Ip(b)) => a == b,
@@ -364,7 +389,7 @@ impl Value {
             (Self::Semver(a), Self::Semver(b)) => a.cmp_precedence(b) == Ordering::Equal,
             (Self::Format(a), Self::Format(b)) => a == b,
             _ => false,
-        }
+        })
     }
 
     /// The order of two values of an ordered type.
@@ -398,32 +423,69 @@ fn types_equal(a: &Type, b: &Type) -> bool {
     }
 }
 
-fn lists_equal(a: &List, b: &List) -> bool {
-    if a.items.len() != b.items.len() {
-        return false;
-    }
-    match &a.kind {
-        ListKind::Atomic => a.items.iter().zip(&b.items).all(|(a, b)| a.equals(b)),
-        ListKind::Set => a
-            .items
-            .iter()
-            .all(|item| b.items.iter().any(|other| item.equals(other))),
-        ListKind::Map(keys) => a.items.iter().all(|item| {
-            b.items
-                .iter()
-                .find(|other| same_keys(item, other, keys))
-                .is_some_and(|other| item.equals(other))
-        }),
+/// Whether there is another value, and it is equal.
+fn equals_some(
+    value: &Value,
+    other: Option<&Value>,
+    effort: &EvaluationEffort,
+) -> Result<bool, EvalError> {
+    match other {
+        Some(other) => value.equals_within(other, effort),
+        None => Ok(false),
     }
 }
 
+/// The place of the first value for which the test holds.
+pub(crate) fn find<'a>(
+    values: impl IntoIterator<Item = &'a Value>,
+    mut test: impl FnMut(&Value) -> Result<bool, EvalError>,
+) -> Result<Option<(usize, &'a Value)>, EvalError> {
+    for (n, value) in values.into_iter().enumerate() {
+        if test(value)? {
+            return Ok(Some((n, value)));
+        }
+    }
+    Ok(None)
+}
+
+fn lists_equal(a: &List, b: &List, effort: &EvaluationEffort) -> Result<bool, EvalError> {
+    if a.items.len() != b.items.len() {
+        return Ok(false);
+    }
+    for (n, item) in a.items.iter().enumerate() {
+        let is_equal = match &a.kind {
+            ListKind::Atomic => item.equals_within(&b.items[n], effort)?,
+            ListKind::Set => find(&b.items, |other| item.equals_within(other, effort))?.is_some(),
+            ListKind::Map(keys) => {
+                let same = find(&b.items, |other| same_keys(item, other, keys, effort))?;
+                equals_some(item, same.map(|(_, other)| other), effort)?
+            }
+        };
+        if !is_equal {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Whether two elements of a `map` list are the same one.
-pub(crate) fn same_keys(a: &Value, b: &Value, keys: &[Arc<str>]) -> bool {
-    keys.iter().all(|key| match (a.get(key), b.get(key)) {
-        (Some(a), Some(b)) => a.equals(b),
-        (None, None) => true,
-        _ => false,
-    })
+pub(crate) fn same_keys(
+    a: &Value,
+    b: &Value,
+    keys: &[Arc<str>],
+    effort: &EvaluationEffort,
+) -> Result<bool, EvalError> {
+    for key in keys {
+        let is_same = match (a.get(key), b.get(key)) {
+            (Some(a), Some(b)) => a.equals_within(b, effort)?,
+            (None, None) => true,
+            _ => false,
+        };
+        if !is_same {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn number_order(a: &Value, b: &Value) -> Option<Ordering> {

@@ -218,7 +218,9 @@ impl Class {
         let path = Path::new("spec");
         let stored = old.map_or(&[][..], |o| list_at(o, &["spec", "selectors"]));
         let selectors = list_at(obj, &["spec", "selectors"]);
-        claims::selectors(selectors, stored, &path.child("selectors"), errors);
+        let mut room = claims::PATTERNS;
+        let at_selectors = path.child("selectors");
+        claims::selectors(selectors, stored, &mut room, &at_selectors, errors);
         let configs = list_at(obj, &["spec", "config"]);
         let at_configs = path.child("config");
         parts::too_many(configs, CONFIGS, &at_configs, errors);

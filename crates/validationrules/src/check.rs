@@ -4,7 +4,7 @@ use davit_api::field::{ErrorList, FieldError, Path};
 use davit_cel::{DeclType, Type, decl_type};
 use serde_json::Value;
 
-use super::{environment, rule_of};
+use super::{PATTERNS, Room, environment, rule_of};
 
 /// Most that one expression may cost by estimate.
 const EXPRESSION_LIMIT: u64 = 10_000_000;
@@ -22,6 +22,7 @@ pub fn check_rules(schema: &Value, old: Option<&Value>, path: &Path) -> ErrorLis
         total: 0,
         costs: Vec::new(),
         lenient: old == Some(schema),
+        room: Room(PATTERNS),
     };
     let place = RulePosition {
         cardinality: Some(1),
@@ -48,6 +49,7 @@ struct Walk {
     total: u64,
     costs: Vec<(u64, Path)>,
     lenient: bool,
+    room: Room,
 }
 
 /// Where a schema stands.
@@ -137,7 +139,7 @@ impl Walk {
         let rule = rule_of(value);
         let env = environment(decl, rule.optional_old_self == Some(true));
         let at = path.child("rule");
-        match env.compile(rule.rule.trim()) {
+        match self.room.compile(&env, rule.rule.trim()) {
             Err(errors) => {
                 let why = format!("compilation failed: {}", davit_cel::join_errors(&errors));
                 self.errors
@@ -175,7 +177,7 @@ impl Walk {
             return;
         }
         let at = path.child("messageExpression");
-        match env.compile(source) {
+        match self.room.compile(&env, source) {
             Err(errors) => {
                 let why = davit_cel::join_errors(&errors);
                 let why = format!("messageExpression compilation failed: {why}");

@@ -12,7 +12,8 @@
 
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_cel::{
-    DeclType, Env, EvalError, Program, Type, Value as Cel, decl_type, value_with_schema,
+    CompileError, DeclType, Env, EvalError, EvaluationEffort, PatternRoom, Program, Type,
+    Value as Cel, decl_type, value_with_schema,
 };
 use davit_schema::structural::{Rule, SimplePath, Structural};
 use serde_json::Value;
@@ -25,6 +26,10 @@ pub use check::check_rules;
 const CALL_BUDGET: u64 = 1_000_000;
 /// What all evaluations for one object may cost.
 const OBJECT_BUDGET: u64 = 10_000_000;
+/// What all evaluations for one object may take of the machine, beside what they cost.
+const OBJECT_EFFORT: u64 = 8 * EvaluationEffort::EVALUATION;
+/// Bytes that the regular expressions of all rules of a schema may take, as those of the schema itself.
+const PATTERNS: u64 = 128 << 20;
 /// Bytes of a message that an expression makes.
 const MAX_MESSAGE: usize = 5 * 1024;
 
@@ -63,7 +68,8 @@ impl Rules {
         if !schema.root().has_rules() {
             return Self(None);
         }
-        Self(raw.and_then(|raw| node(&raw, true)))
+        let mut room = Room(PATTERNS);
+        Self(raw.and_then(|raw| node(&raw, true, &mut room)))
     }
 
     /// Whether there are none.
@@ -76,6 +82,7 @@ impl Rules {
     pub fn check(&self, new: &Value, old: Option<&Value>) -> ErrorList {
         let mut run = Run {
             left: OBJECT_BUDGET,
+            effort: OBJECT_EFFORT,
             spent: false,
             errors: ErrorList::new(),
         };
@@ -111,16 +118,29 @@ fn rule_of(value: &Value) -> Rule {
     }
 }
 
-fn node(schema: &Value, is_resource: bool) -> Option<Node> {
+/// What the regular expressions of a schema's rules may still take.
+struct Room(u64);
+
+impl Room {
+    fn compile(&mut self, env: &Env, source: &str) -> Result<Program, Vec<CompileError>> {
+        let room = PatternRoom::within(self.0);
+        let before = room.left();
+        let compiled = env.compile_within(source, &room);
+        self.0 -= before - room.left();
+        compiled
+    }
+}
+
+fn node(schema: &Value, is_resource: bool, room: &mut Room) -> Option<Node> {
     let embedded = |schema: &Value| schema["x-kubernetes-embedded-resource"] == true;
-    let inner = |schema: &Value| node(schema, embedded(schema));
+    let mut inner = |schema: &Value| node(schema, embedded(schema), room);
     let properties: Vec<(String, Node)> = schema["properties"]
         .as_object()
         .into_iter()
         .flatten()
         .filter_map(|(name, schema)| Some((name.clone(), inner(schema)?)))
         .collect();
-    let below = |key: &str| {
+    let mut below = |key: &str| {
         let schema = schema.get(key).filter(|schema| schema.is_object())?;
         inner(schema).map(Box::new)
     };
@@ -137,7 +157,7 @@ fn node(schema: &Value, is_resource: bool) -> Option<Node> {
         is_resource,
         rules: own
             .iter()
-            .map(|rule| compiled(rule, schema, is_resource))
+            .map(|rule| compiled(rule, schema, is_resource, room))
             .collect(),
         schema: if own.is_empty() {
             Value::Null
@@ -153,20 +173,20 @@ fn node(schema: &Value, is_resource: bool) -> Option<Node> {
     })
 }
 
-fn compiled(value: &Value, schema: &Value, is_resource: bool) -> Compiled {
+fn compiled(value: &Value, schema: &Value, is_resource: bool, room: &mut Room) -> Compiled {
     let rule = rule_of(value);
     let decl = decl_type(schema, "selfType", is_resource);
     let env = decl.map(|decl| environment(&decl, rule.optional_old_self == Some(true)));
     let program = match &env {
-        Some(env) => env
-            .compile(rule.rule.trim())
+        Some(env) => room
+            .compile(env, rule.rule.trim())
             .map_err(|errors| davit_cel::join_errors(&errors)),
         None => Err("the schema has no type".to_owned()),
     };
     let source = rule.message_expression.trim();
     let message = env
         .filter(|_| !source.is_empty())
-        .and_then(|env| env.compile(source).ok());
+        .and_then(|env| room.compile(&env, source).ok());
     let uses_old = program.as_ref().is_ok_and(|p| p.uses("oldSelf"));
     Compiled {
         rule,
@@ -178,11 +198,27 @@ fn compiled(value: &Value, schema: &Value, is_resource: bool) -> Compiled {
 
 struct Run {
     left: u64,
+    effort: u64,
     spent: bool,
     errors: ErrorList,
 }
 
 impl Run {
+    /// Evaluates, and takes what it has cost.
+    fn evaluate(
+        &mut self,
+        program: &Program,
+        variables: &[(&str, Cel); 2],
+        budget: u64,
+    ) -> Result<Cel, EvalError> {
+        let effort = EvaluationEffort::within(self.effort);
+        let before = effort.left();
+        let (result, cost) = program.run_within(variables, budget, &effort, 0);
+        self.left = self.left.saturating_sub(cost);
+        self.effort -= before - effort.left();
+        result
+    }
+
     fn node(&mut self, node: &Node, new: &Value, old: Option<&Value>, path: &Path) {
         if self.spent || new.is_null() {
             return;
@@ -260,8 +296,7 @@ impl Run {
             }
         };
         let budget = CALL_BUDGET.min(self.left);
-        let (result, cost) = program.run(variables, budget);
-        self.left = self.left.saturating_sub(cost);
+        let result = self.evaluate(program, variables, budget);
         let rule = &compiled.rule;
         let shown = if rule.message.is_empty() {
             rule.rule.trim()
@@ -309,8 +344,7 @@ impl Run {
     /// What is said when a rule does not hold.
     fn message(&mut self, compiled: &Compiled, variables: &[(&str, Cel); 2]) -> String {
         if let Some(program) = &compiled.message {
-            let (result, cost) = program.run(variables, CALL_BUDGET.min(self.left));
-            self.left = self.left.saturating_sub(cost);
+            let result = self.evaluate(program, variables, CALL_BUDGET.min(self.left));
             if let Ok(Cel::String(text)) = result {
                 let text = text.trim();
                 if !text.is_empty() && text.len() <= MAX_MESSAGE && !text.contains(['\n', '\r']) {

@@ -197,6 +197,7 @@ fn json_patch(result: &Cel, object: &Value) -> Result<Value, String> {
         ));
     };
     let mut operations = Vec::new();
+    let effort = davit_cel::EvaluationEffort::default();
     for item in &list.items {
         let text = |name: &str| {
             item.get(name)
@@ -210,7 +211,7 @@ fn json_patch(result: &Cel, object: &Value) -> Result<Value, String> {
             }
         }
         if let Some(value) = item.get("value") {
-            let value = davit_cel::to_json(value)
+            let value = davit_cel::to_json_within(value, &effort)
                 .ok_or_else(|| "JSONPatch value cannot be represented in JSON".to_owned())?;
             operation.insert("value".to_owned(), value);
         }

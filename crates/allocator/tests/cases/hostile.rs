@@ -9,6 +9,7 @@ use davit_allocator::{
     AllocateError, Allocation, Allocator, Call, Classes, Features, Inventory, NodeView, Plan,
     Question, Selectors, Slice, Usage, check_selector,
 };
+use davit_cel::PatternRoom;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -306,7 +307,7 @@ proptest! {
     #[test]
     fn any_text_is_a_selector_or_an_error(text in "\\PC{0,80}", near in expression()) {
         for expression in [text, near] {
-            if let Err(why) = check_selector(&expression, true) {
+            if let Err(why) = check_selector(&expression, true, &PatternRoom::default()) {
                 prop_assert!(!why.is_empty());
             }
         }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use super::conversions::show_double;
 use super::{failed, time};
+use crate::effort::EvaluationEffort;
 use crate::error::EvalError;
 use crate::types::Type;
 use crate::value::Value;
@@ -240,7 +241,7 @@ impl Clause {
 }
 
 /// `"%s …".format([…])`.
-pub(super) fn format(args: &[Value]) -> Result<Value, EvalError> {
+pub(super) fn format(args: &[Value], effort: &EvaluationEffort) -> Result<Value, EvalError> {
     let pieces = parse(super::strings::text(args, 0)?).map_err(EvalError::new)?;
     let given = super::lists::items(&args[1..])?;
     let mut result = String::new();
@@ -253,11 +254,31 @@ pub(super) fn format(args: &[Value]) -> Result<Value, EvalError> {
                     return failed(format!("index {used} out of range"));
                 };
                 used += 1;
+                show(arg, effort)?;
                 clause.write(&mut result, arg)?;
             }
         }
     }
+    effort.text(result.len())?;
     Ok(result.into())
+}
+
+/// Takes what showing a value takes, and all that it holds, at most: a value in a list and one of a map are shown apart
+/// first, and a control character takes six.
+fn show(value: &Value, effort: &EvaluationEffort) -> Result<(), EvalError> {
+    const SHOWN: usize = 2;
+    const ESCAPED: usize = 6;
+    effort.values(SHOWN)?;
+    match value {
+        Value::String(text) => effort.text(ESCAPED * text.len()),
+        Value::Bytes(bytes) => effort.text(ESCAPED * bytes.len()),
+        Value::List(list) => list.items.iter().try_for_each(|item| show(item, effort)),
+        Value::Map(map) => map.entries.iter().try_for_each(|(key, value)| {
+            show(&key.value(), effort)?;
+            show(value, effort)
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn put(result: &mut String, args: std::fmt::Arguments<'_>) {

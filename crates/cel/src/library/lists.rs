@@ -3,12 +3,18 @@
 use std::cmp::Ordering;
 
 use super::{Native, failed, no_overload};
+use crate::effort::EvaluationEffort;
 use crate::error::EvalError;
-use crate::value::Value;
+use crate::value::{Value, find as find_value};
 
 pub(super) fn find(name: &str, member: bool) -> Option<Native> {
     if !member {
-        return (name == "lists.range").then_some((|_, args| range(args)) as Native);
+        let range: Native = |context, args| {
+            let end = number(args, 0)?;
+            context.effort.values(usize::try_from(end).unwrap_or(0))?;
+            Ok(Value::list((0..end).map(Value::Int).collect()))
+        };
+        return (name == "lists.range").then_some(range);
     }
     Some(match name {
         "isSorted" => |_, args| {
@@ -36,19 +42,21 @@ pub(super) fn find(name: &str, member: bool) -> Option<Native> {
         "min" => |_, args| extreme(args, "min", Ordering::Less),
         "max" => |_, args| extreme(args, "max", Ordering::Greater),
         "slice" => |_, args| slice(items(args)?, number(args, 1)?, number(args, 2)?),
-        "flatten" => |_, args| {
+        "flatten" => |context, args| {
             let depth = if args.len() == 1 { 1 } else { number(args, 1)? };
             let mut flat = Vec::new();
-            flatten(items(args)?, depth, &mut flat)?;
+            flatten(items(args)?, depth, &mut flat, context.effort)?;
             Ok(Value::list(flat))
         },
         "sort" => |_, args| sort(items(args)?, items(args)?),
         "@sortByAssociatedKeys" => |_, args| sort(items(args)?, items(&args[1..])?),
         "reverse" => |_, args| Ok(Value::list(items(args)?.iter().rev().cloned().collect())),
-        "distinct" => |_, args| {
+        "distinct" => |context, args| {
             let mut distinct: Vec<Value> = Vec::new();
             for item in items(args)? {
-                if !distinct.iter().any(|known| item.equals(known)) {
+                let known =
+                    find_value(&distinct, |known| item.equals_within(known, context.effort));
+                if known?.is_none() {
                     distinct.push(item.clone());
                 }
             }
@@ -72,11 +80,6 @@ fn number(args: &[Value], n: usize) -> Result<i64, EvalError> {
     }
 }
 
-/// The whole numbers from 0 up. What it may cost has been charged when it is called, which bounds it.
-fn range(args: &[Value]) -> Result<Value, EvalError> {
-    Ok(Value::list((0..number(args, 0)?).map(Value::Int).collect()))
-}
-
 fn slice(items: &[Value], start: i64, end: i64) -> Result<Value, EvalError> {
     let wrong = |why: String| failed(format!("cannot slice({start}, {end}), {why}"));
     let (Ok(from), Ok(to)) = (usize::try_from(start), usize::try_from(end)) else {
@@ -91,13 +94,19 @@ fn slice(items: &[Value], start: i64, end: i64) -> Result<Value, EvalError> {
     }
 }
 
-fn flatten(items: &[Value], depth: i64, into: &mut Vec<Value>) -> Result<(), EvalError> {
+fn flatten(
+    items: &[Value],
+    depth: i64,
+    into: &mut Vec<Value>,
+    effort: &EvaluationEffort,
+) -> Result<(), EvalError> {
     if depth < 0 {
         return Err(EvalError::new("level must be non-negative"));
     }
+    effort.values(items.len())?;
     for item in items {
         match item {
-            Value::List(nested) if depth > 0 => flatten(&nested.items, depth - 1, into)?,
+            Value::List(nested) if depth > 0 => flatten(&nested.items, depth - 1, into, effort)?,
             other => into.push(other.clone()),
         }
     }
@@ -145,11 +154,19 @@ fn extreme(args: &[Value], name: &str, wanted: Ordering) -> Result<Value, EvalEr
 }
 
 /// `indexOf` and `lastIndexOf` of lists.
-pub(super) fn position(items: &[Value], wanted: &Value, last: bool) -> Value {
+pub(super) fn position(
+    items: &[Value],
+    wanted: &Value,
+    last: bool,
+    effort: &EvaluationEffort,
+) -> Result<Value, EvalError> {
+    let is_wanted = |item: &Value| item.equals_within(wanted, effort);
     let found = if last {
-        items.iter().rposition(|item| item.equals(wanted))
+        let from_behind = find_value(items.iter().rev(), is_wanted)?;
+        from_behind.map(|(n, _)| items.len() - 1 - n)
     } else {
-        items.iter().position(|item| item.equals(wanted))
+        find_value(items, is_wanted)?.map(|(n, _)| n)
     };
-    Value::Int(found.map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX)))
+    let place = found.map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
+    Ok(Value::Int(place))
 }

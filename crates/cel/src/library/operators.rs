@@ -4,15 +4,16 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::{Native, failed, no_overload, time};
+use crate::effort::EvaluationEffort;
 use crate::error::EvalError;
-use crate::value::{Key, List, ListKind, Value, same_keys};
+use crate::value::{Key, List, ListKind, Value, find as find_value, same_keys};
 
 pub(super) fn find(name: &str, member: bool) -> Option<Native> {
     if member {
         return None;
     }
     Some(match name {
-        "_+_" => |_, args| add(args),
+        "_+_" => |context, args| add(args, context.effort),
         "_-_" => |_, args| subtract(args),
         "_*_" => |_, args| match args {
             [Value::Int(a), Value::Int(b)] => int(a.checked_mul(*b)),
@@ -46,20 +47,24 @@ pub(super) fn find(name: &str, member: bool) -> Option<Native> {
             [Value::Bool(a)] => Ok(Value::Bool(!a)),
             _ => no_overload(),
         },
-        "_==_" => |_, args| {
+        "_==_" => |context, args| {
             if args[0].compares_with(&args[1]) {
-                Ok(Value::Bool(args[0].equals(&args[1])))
+                let is_equal = args[0].equals_within(&args[1], context.effort)?;
+                Ok(Value::Bool(is_equal))
             } else {
                 no_overload()
             }
         },
-        "_!=_" => |_, args| Ok(Value::Bool(!args[0].equals(&args[1]))),
+        "_!=_" => |context, args| {
+            let is_equal = args[0].equals_within(&args[1], context.effort)?;
+            Ok(Value::Bool(!is_equal))
+        },
         "_<_" => |_, args| compare(args, Ordering::is_lt),
         "_<=_" => |_, args| compare(args, Ordering::is_le),
         "_>_" => |_, args| compare(args, Ordering::is_gt),
         "_>=_" => |_, args| compare(args, Ordering::is_ge),
-        "@in" => |_, args| contains(&args[0], &args[1]),
-        "cel.@mapInsert" => |_, args| map_insert(args.to_vec()),
+        "@in" => |context, args| contains(&args[0], &args[1], context.effort),
+        "cel.@mapInsert" => |context, args| map_insert(args.to_vec(), context.effort),
         _ => return None,
     })
 }
@@ -75,14 +80,20 @@ fn uint(value: Option<u64>) -> Result<Value, EvalError> {
     )
 }
 
-fn add(args: &[Value]) -> Result<Value, EvalError> {
+fn add(args: &[Value], effort: &EvaluationEffort) -> Result<Value, EvalError> {
     match args {
         [Value::Int(a), Value::Int(b)] => int(a.checked_add(*b)),
         [Value::Uint(a), Value::Uint(b)] => uint(a.checked_add(*b)),
         [Value::Double(a), Value::Double(b)] => Ok(Value::Double(a + b)),
-        [Value::String(a), Value::String(b)] => Ok(Value::string(format!("{a}{b}"))),
-        [Value::Bytes(a), Value::Bytes(b)] => Ok(Value::Bytes([&**a, &**b].concat().into())),
-        [Value::List(_), Value::List(_)] => Ok(concat(args.to_vec())),
+        [Value::String(a), Value::String(b)] => {
+            effort.text(a.len() + b.len())?;
+            Ok(Value::string(format!("{a}{b}")))
+        }
+        [Value::Bytes(a), Value::Bytes(b)] => {
+            effort.text(a.len() + b.len())?;
+            Ok(Value::Bytes([&**a, &**b].concat().into()))
+        }
+        [Value::List(_), Value::List(_)] => concat(args.to_vec(), effort),
         [Value::Duration(a), Value::Duration(b)] => a
             .checked_add(*b)
             .map_or_else(|| failed("duration overflow"), |d| Ok(Value::Duration(d))),
@@ -113,39 +124,50 @@ fn subtract(args: &[Value]) -> Result<Value, EvalError> {
 
 /// Joins two lists. The left one decides how: sets keep one of equal elements, in lists by keys
 /// the right one's elements replace theirs.
-pub(crate) fn concat(values: Vec<Value>) -> Value {
+pub(crate) fn concat(values: Vec<Value>, effort: &EvaluationEffort) -> Result<Value, EvalError> {
     let mut values = values.into_iter();
     let (Some(Value::List(mut left)), Some(Value::List(right))) = (values.next(), values.next())
     else {
-        return Value::Null;
+        return no_overload();
     };
+    effort.values(right.items.len())?;
+    if Arc::get_mut(&mut left).is_none() {
+        effort.values(left.items.len())?;
+    }
     let joined: &mut List = Arc::make_mut(&mut left);
     for item in &right.items {
-        match &joined.kind {
-            ListKind::Atomic => joined.items.push(item.clone()),
-            ListKind::Set => {
-                if !joined.items.iter().any(|known| known.equals(item)) {
-                    joined.items.push(item.clone());
-                }
-            }
+        let known = match &joined.kind {
+            ListKind::Atomic => None,
+            // equal elements cannot be told apart
+            ListKind::Set => find_value(&joined.items, |known| known.equals_within(item, effort))?,
             ListKind::Map(keys) => {
-                let place = joined
-                    .items
-                    .iter()
-                    .position(|known| same_keys(known, item, keys));
-                match place {
-                    Some(n) => joined.items[n] = item.clone(),
-                    None => joined.items.push(item.clone()),
-                }
+                find_value(&joined.items, |known| same_keys(known, item, keys, effort))?
             }
+        };
+        let place = known.map(|(n, _)| n);
+        match place {
+            Some(n) => joined.items[n] = item.clone(),
+            None => joined.items.push(item.clone()),
         }
     }
-    Value::List(left)
+    Ok(Value::List(left))
 }
 
-pub(crate) fn map_insert(values: Vec<Value>) -> Result<Value, EvalError> {
+pub(crate) fn map_insert(
+    values: Vec<Value>,
+    effort: &EvaluationEffort,
+) -> Result<Value, EvalError> {
     let mut values = values.into_iter();
-    match (values.next(), values.next(), values.next()) {
+    let (mut first, second, third) = (values.next(), values.next(), values.next());
+    if let Some(Value::Map(map)) = &mut first
+        && Arc::get_mut(map).is_none()
+    {
+        effort.values(2 * map.entries.len())?;
+    }
+    if let Some(Value::Map(more)) = &second {
+        effort.values(2 * more.entries.len())?;
+    }
+    match (first, second, third) {
         (Some(Value::Map(mut map)), Some(key), Some(value)) => {
             Arc::make_mut(&mut map).insert(&key, value)?;
             Ok(Value::Map(map))
@@ -170,11 +192,16 @@ fn compare(args: &[Value], wanted: fn(Ordering) -> bool) -> Result<Value, EvalEr
     }
 }
 
-pub(crate) fn contains(item: &Value, container: &Value) -> Result<Value, EvalError> {
+pub(crate) fn contains(
+    item: &Value,
+    container: &Value,
+    effort: &EvaluationEffort,
+) -> Result<Value, EvalError> {
     match container {
-        Value::List(list) => Ok(Value::Bool(
-            list.items.iter().any(|known| known.equals(item)),
-        )),
+        Value::List(list) => {
+            let found = find_value(&list.items, |known| known.equals_within(item, effort))?;
+            Ok(Value::Bool(found.is_some()))
+        }
         Value::Map(map) => Ok(Value::Bool(
             Key::of(item).is_some_and(|key| map.entries.contains_key(&key)),
         )),

@@ -31,7 +31,10 @@ pub(super) fn find(name: &str, member: bool) -> Option<Native> {
             |_, args| Ok(Value::Optional(items(args)?.first().cloned().map(Arc::new)))
         }
         ("last", true) => |_, args| Ok(Value::Optional(items(args)?.last().cloned().map(Arc::new))),
-        ("optional.unwrap", false) | ("unwrapOpt", true) => |_, args| unwrap(items(args)?),
+        ("optional.unwrap", false) | ("unwrapOpt", true) => |context, args| {
+            context.effort.values(items(args)?.len())?;
+            unwrap(items(args)?)
+        },
         _ => return None,
     })
 }

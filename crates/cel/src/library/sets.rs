@@ -2,32 +2,48 @@
 
 use super::lists::items;
 use super::{Native, no_overload};
-use crate::value::Value;
+use crate::effort::EvaluationEffort;
+use crate::error::EvalError;
+use crate::value::{Value, find as find_value};
 
 pub(super) fn find(name: &str, member: bool) -> Option<Native> {
     if member {
         return None;
     }
     Some(match name {
-        "sets.contains" => |_, args| two(args, holds),
-        "sets.equivalent" => |_, args| two(args, |a, b| holds(a, b) && holds(b, a)),
-        "sets.intersects" => {
-            |_, args| two(args, |a, b| b.iter().any(|x| a.iter().any(|y| y.equals(x))))
-        }
+        "sets.contains" => |context, args| two(args, |a, b| holds(a, b, context.effort)),
+        "sets.equivalent" => |context, args| {
+            two(args, |a, b| {
+                Ok(holds(a, b, context.effort)? && holds(b, a, context.effort)?)
+            })
+        },
+        "sets.intersects" => |context, args| {
+            two(args, |a, b| {
+                let shared = find_value(b, |item| has(a, item, context.effort))?;
+                Ok(shared.is_some())
+            })
+        },
         _ => return None,
     })
 }
 
 fn two(
     args: &[Value],
-    test: fn(&[Value], &[Value]) -> bool,
-) -> Result<Value, crate::error::EvalError> {
+    test: impl FnOnce(&[Value], &[Value]) -> Result<bool, EvalError>,
+) -> Result<Value, EvalError> {
     match args {
-        [_, _] => Ok(Value::Bool(test(items(args)?, items(&args[1..])?))),
+        [_, _] => Ok(Value::Bool(test(items(args)?, items(&args[1..])?)?)),
         _ => no_overload(),
     }
 }
 
-fn holds(a: &[Value], b: &[Value]) -> bool {
-    b.iter().all(|x| a.iter().any(|y| y.equals(x)))
+fn has(items: &[Value], wanted: &Value, effort: &EvaluationEffort) -> Result<bool, EvalError> {
+    let found = find_value(items, |item| item.equals_within(wanted, effort))?;
+    Ok(found.is_some())
+}
+
+/// Whether all of `b` is in `a`.
+fn holds(a: &[Value], b: &[Value], effort: &EvaluationEffort) -> Result<bool, EvalError> {
+    let missing = find_value(b, |item| Ok(!has(a, item, effort)?))?;
+    Ok(missing.is_none())
 }

@@ -2,62 +2,77 @@
 
 use super::lists::position;
 use super::{Native, failed, formatting};
+use crate::effort::EvaluationEffort;
 use crate::error::EvalError;
 use crate::value::Value;
 
+/// A part of a text takes as much as two values: its place in the list and a text of its own.
+pub(super) const PART: usize = 2;
+
 pub(super) fn find(name: &str, member: bool) -> Option<Native> {
     if !member {
-        return (name == "strings.quote").then_some((|_, args| quote(text(args, 0)?)) as Native);
+        return (name == "strings.quote").then_some(
+            (|context, args| {
+                let text = text(args, 0)?;
+                context.effort.text(2 * text.len())?;
+                quote(text)
+            }) as Native,
+        );
     }
     Some(match name {
         "contains" => |_, args| Ok(text(args, 0)?.contains(text(args, 1)?).into()),
         "startsWith" => |_, args| Ok(text(args, 0)?.starts_with(text(args, 1)?).into()),
         "endsWith" => |_, args| Ok(text(args, 0)?.ends_with(text(args, 1)?).into()),
         "charAt" => |_, args| {
-            let (text, at) = (chars(args)?, number(args, 1)?);
-            match usize::try_from(at) {
-                Ok(n) if n < text.len() => Ok(text[n].to_string().into()),
-                Ok(n) if n == text.len() => Ok("".into()),
-                _ => failed(format!("index out of range: {at}")),
+            let (text, at) = (text(args, 0)?, number(args, 1)?);
+            match usize::try_from(at).ok().and_then(|n| offset(text, n)) {
+                Some(from) => {
+                    let found = text[from..].chars().next();
+                    Ok(found.map_or("".into(), |found| found.to_string().into()))
+                }
+                None => failed(format!("index out of range: {at}")),
             }
         },
-        "indexOf" => |_, args| match &args[0] {
-            Value::List(list) => Ok(position(&list.items, &args[1], false)),
+        "indexOf" => |context, args| match &args[0] {
+            Value::List(list) => position(&list.items, &args[1], false, context.effort),
             _ => index_of(args),
         },
-        "lastIndexOf" => |_, args| match &args[0] {
-            Value::List(list) => Ok(position(&list.items, &args[1], true)),
+        "lastIndexOf" => |context, args| match &args[0] {
+            Value::List(list) => position(&list.items, &args[1], true, context.effort),
             _ => last_index_of(args),
         },
         "lowerAscii" => |_, args| Ok(text(args, 0)?.to_ascii_lowercase().into()),
         "upperAscii" => |_, args| Ok(text(args, 0)?.to_ascii_uppercase().into()),
         "trim" => |_, args| Ok(text(args, 0)?.trim().into()),
         "substring" => |_, args| substring(args),
-        "replace" => |_, args| {
+        "replace" => |context, args| {
             let (text, old, new) = (text(args, 0)?, text(args, 1)?, text(args, 2)?);
             let times = match args.get(3) {
                 None => -1,
                 Some(_) => number(args, 3)?,
             };
-            Ok(match usize::try_from(times) {
-                Ok(times) => text.replacen(old, new, times),
-                Err(_) => text.replace(old, new),
-            }
-            .into())
+            let times = usize::try_from(times).unwrap_or(usize::MAX);
+            let found = text.matches(old).take(times).count();
+            let made = found.saturating_mul(new.len()).saturating_add(text.len());
+            context.effort.text(made)?;
+            Ok(text.replacen(old, new, times).into())
         },
-        "split" => |_, args| split(args),
-        "join" => |_, args| {
-            let mut parts = Vec::new();
-            for item in super::lists::items(args)? {
-                parts.push(item.as_str().ok_or_else(EvalError::no_overload)?);
-            }
+        "split" => |context, args| split(args, context.effort),
+        "join" => |context, args| {
             let separator = match args.get(1) {
                 None => "",
                 Some(_) => text(args, 1)?,
             };
+            let mut parts = Vec::new();
+            for item in super::lists::items(args)? {
+                let part = item.as_str().ok_or_else(EvalError::no_overload)?;
+                context.effort.text(part.len() + separator.len())?;
+                context.effort.look(1)?;
+                parts.push(part);
+            }
             Ok(parts.join(separator).into())
         },
-        "format" => |_, args| formatting::format(args),
+        "format" => |context, args| formatting::format(args, context.effort),
         _ => return None,
     })
 }
@@ -83,46 +98,45 @@ fn int(n: usize) -> Value {
     Value::Int(i64::try_from(n).unwrap_or(i64::MAX))
 }
 
+/// Where the character of this number begins, or the text ends.
+fn offset(text: &str, n: usize) -> Option<usize> {
+    let ends = std::iter::once(text.len());
+    text.char_indices().map(|(at, _)| at).chain(ends).nth(n)
+}
+
 fn index_of(args: &[Value]) -> Result<Value, EvalError> {
-    let all = chars(args)?;
-    let wanted: Vec<char> = text(args, 1)?.chars().collect();
+    let (all, wanted) = (text(args, 0)?, text(args, 1)?);
     let from = match args.get(2) {
         None => 0,
         Some(_) => number(args, 2)?,
     };
-    let Some(from) = usize::try_from(from).ok().filter(|n| *n <= all.len()) else {
+    let begin = usize::try_from(from).ok().and_then(|n| offset(all, n));
+    let Some(begin) = begin else {
         return failed(format!("index out of range: {from}"));
     };
-    if wanted.is_empty() {
-        return Ok(int(from));
-    }
-    let found = all[from..]
-        .windows(wanted.len())
-        .position(|window| window == wanted);
-    Ok(found.map_or(Value::Int(-1), |n| int(from + n)))
+    let found = all[begin..].find(wanted);
+    Ok(found.map_or(Value::Int(-1), |at| int(all[..begin + at].chars().count())))
 }
 
 fn last_index_of(args: &[Value]) -> Result<Value, EvalError> {
-    let all = chars(args)?;
-    let wanted: Vec<char> = text(args, 1)?.chars().collect();
-    let from = match args.get(2) {
+    let (all, wanted) = (text(args, 0)?, text(args, 1)?);
+    let end = match args.get(2) {
         None => all.len(),
         Some(_) => {
             let from = number(args, 2)?;
-            match usize::try_from(from).ok().filter(|n| *n <= all.len()) {
-                Some(from) => from,
-                None => return failed(format!("index out of range: {from}")),
+            let begin = usize::try_from(from).ok().and_then(|n| offset(all, n));
+            let Some(begin) = begin else {
+                return failed(format!("index out of range: {from}"));
+            };
+            if wanted.is_empty() {
+                return Ok(Value::Int(from));
             }
+            // What begins there is looked at, too.
+            offset(&all[begin..], wanted.chars().count()).map_or(all.len(), |more| begin + more)
         }
     };
-    if wanted.is_empty() {
-        return Ok(int(from));
-    }
-    let end = (from + wanted.len()).min(all.len());
-    let found = all[..end]
-        .windows(wanted.len())
-        .rposition(|window| window == wanted);
-    Ok(found.map_or(Value::Int(-1), int))
+    let found = all[..end].rfind(wanted);
+    Ok(found.map_or(Value::Int(-1), |at| int(all[..at].chars().count())))
 }
 
 fn substring(args: &[Value]) -> Result<Value, EvalError> {
@@ -149,7 +163,7 @@ fn substring(args: &[Value]) -> Result<Value, EvalError> {
     Ok(all[start..end].iter().collect::<String>().into())
 }
 
-fn split(args: &[Value]) -> Result<Value, EvalError> {
+fn split(args: &[Value], effort: &EvaluationEffort) -> Result<Value, EvalError> {
     let (text, separator) = (text(args, 0)?, text(args, 1)?);
     let most = match args.get(2) {
         None => -1,
@@ -163,6 +177,7 @@ fn split(args: &[Value]) -> Result<Value, EvalError> {
         let mut rest = text;
         let mut parts = Vec::new();
         while let Some(first) = rest.chars().next() {
+            effort.values(PART)?;
             let end = if parts.len() + 1 == most {
                 rest.len()
             } else {
@@ -173,7 +188,12 @@ fn split(args: &[Value]) -> Result<Value, EvalError> {
         }
         parts
     } else {
-        text.splitn(most, separator).map(Value::from).collect()
+        let mut parts = Vec::new();
+        for part in text.splitn(most, separator) {
+            effort.values(PART)?;
+            parts.push(Value::from(part));
+        }
+        parts
     };
     Ok(Value::list(parts))
 }

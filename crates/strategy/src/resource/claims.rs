@@ -6,6 +6,7 @@ use davit_allocator::{COST_LIMIT, EXPRESSION_LIMIT, check_selector};
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use davit_api::quantity::Quantity;
+use davit_cel::PatternRoom;
 use serde_json::Value;
 
 use super::super::json::{at, bool_at, entries_at, has, int_at, list_at, repeats, str_at};
@@ -21,6 +22,8 @@ const ALLOCATION_CONFIGS: usize = 64;
 const RESERVED: usize = 256;
 const CONDITIONS: usize = 8;
 const OPAQUE_BYTES: usize = 10 * 1024;
+/// Bytes that the regular expressions of all selectors of an object may take.
+pub(super) const PATTERNS: u64 = 16 << 20;
 
 /// Faults of the spec of a claim; `stored` holds expressions that were accepted before.
 pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
@@ -29,6 +32,7 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
     let at_requests = path.child("requests");
     too_many(requests, REQUESTS, &at_requests, errors);
     let mut names: HashSet<String> = HashSet::new();
+    let mut room = PATTERNS;
     for (i, request) in requests.iter().enumerate().take(REQUESTS) {
         let path = at_requests.index(i);
         let name = str_at(request, &["name"]);
@@ -50,7 +54,8 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
             continue;
         }
         if exactly {
-            device_request(at(request, &["exactly"]), &path.child("exactly"), errors);
+            let exactly = at(request, &["exactly"]);
+            device_request(exactly, &mut room, &path.child("exactly"), errors);
         }
         let at_subs = path.child("firstAvailable");
         too_many(subs, ALTERNATIVES, &at_subs, errors);
@@ -62,7 +67,7 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
             if !names.insert(full) {
                 errors.push(FieldError::duplicate(&path.child("name"), sub_name));
             }
-            device_request(sub, &path, errors);
+            device_request(sub, &mut room, &path, errors);
         }
     }
     let constraints = list_at(devices, &["constraints"]);
@@ -114,7 +119,7 @@ fn references(of: &Value, names: &HashSet<String>, path: &Path, errors: &mut Err
     }
 }
 
-fn device_request(request: &Value, path: &Path, errors: &mut ErrorList) {
+fn device_request(request: &Value, room: &mut u64, path: &Path, errors: &mut ErrorList) {
     let class = str_at(request, &["deviceClassName"]);
     let at_class = path.child("deviceClassName");
     if class.is_empty() {
@@ -129,6 +134,7 @@ fn device_request(request: &Value, path: &Path, errors: &mut ErrorList) {
     selectors(
         list_at(request, &["selectors"]),
         &[],
+        room,
         &path.child("selectors"),
         errors,
     );
@@ -211,8 +217,14 @@ fn device_toleration(toleration: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-/// Faults of selectors; expressions that are in `stored` were accepted before and are let be.
-pub(super) fn selectors(list: &[Value], stored: &[Value], path: &Path, errors: &mut ErrorList) {
+/// Faults of selectors, whose regular expressions have `room` together; expressions that are in `stored` were accepted before and are let be.
+pub(super) fn selectors(
+    list: &[Value],
+    stored: &[Value],
+    room: &mut u64,
+    path: &Path,
+    errors: &mut ErrorList,
+) {
     too_many(list, SELECTORS, path, errors);
     // Each is compiled: of more than there may be no more are.
     for (i, selector) in list.iter().enumerate().take(SELECTORS) {
@@ -234,7 +246,16 @@ pub(super) fn selectors(list: &[Value], stored: &[Value], path: &Path, errors: &
         if stored.contains(selector) {
             continue;
         }
-        match check_selector(expression, true) {
+        if *room == 0 {
+            let why = "the regular expressions of the selectors before are too large together";
+            errors.push(FieldError::forbidden(&path, why));
+            continue;
+        }
+        let of_one = PatternRoom::within(*room);
+        let before = of_one.left();
+        let checked = check_selector(expression, true, &of_one);
+        *room -= before - of_one.left();
+        match checked {
             Err(fault) => errors.push(FieldError::invalid(&path, expression, fault)),
             Ok(estimate) if estimate.max > COST_LIMIT => {
                 let fault = format!(

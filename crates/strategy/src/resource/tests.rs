@@ -660,3 +660,28 @@ fn selectors_beyond_the_limit_are_not_compiled() {
         "spec.devices.requests[0].exactly.selectors: Too many: 33: must have at most 32 items"
     );
 }
+
+/// A few letters make a pattern that takes half a megabyte and some milliseconds, and a body has room for thousands of them.
+#[test]
+fn patterns_of_all_selectors_have_room_together() {
+    let selector = |n: usize| {
+        let one = |k: usize| format!("device.driver.matches('.{{{}}}{n}')", 900 + k);
+        let all: Vec<String> = (0..3).map(one).collect();
+        json!({"cel": {"expression": all.join(" || ")}})
+    };
+    let request = |n: usize| {
+        json!({"name": format!("r{n}"), "exactly": {"deviceClassName": "d", "count": 1, "allocationMode": "ExactCount",
+            "selectors": (0..32).map(|k| selector(32 * n + k)).collect::<Vec<_>>()}})
+    };
+    let claim = json!({"metadata": {"name": "c", "namespace": "n"}, "spec": {"devices": {
+        "requests": (0..4).map(request).collect::<Vec<_>>()}}});
+    let faults = crate::testing::faults("resource.k8s.io", "v1", "ResourceClaim", &claim);
+    let refused = faults.matches("too large together").count();
+    assert!((30..128).contains(&refused), "{refused} {faults}");
+    let few = json!({"metadata": {"name": "c", "namespace": "n"}, "spec": {"devices": {"requests": [
+        {"name": "r", "exactly": {"deviceClassName": "d", "count": 1, "allocationMode": "ExactCount", "selectors":
+            (0..32).map(|n| json!({"cel": {"expression": format!("device.driver.matches('^[a-z]([-a-z0-9]*[a-z0-9])?{n}$')")}}))
+                .collect::<Vec<_>>()}}]}}});
+    let faults = crate::testing::faults("resource.k8s.io", "v1", "ResourceClaim", &few);
+    assert_eq!(faults, "");
+}
