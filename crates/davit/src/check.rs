@@ -320,6 +320,66 @@ mod tests {
         assert!(error.contains("belongs to user 1234"), "{error}");
     }
 
+    /// An archive that root unpacks has root's files, whatever they are.
+    #[tokio::test]
+    async fn pipes_and_links_are_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        let store = data.join("store");
+        std::fs::create_dir_all(data.join("locks")).unwrap();
+        let opened = EmbeddedStore::open(&store, EmbeddedOptions::default()).await;
+        opened.unwrap().close().await;
+        for part in ["pki", "runtime/images", "runtime/containers/c"] {
+            std::fs::create_dir_all(data.join(part)).unwrap();
+        }
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, "as it was").unwrap();
+        let asked = || Check {
+            data_dir: Some(data.clone()),
+            root: Some(dir.path().join("root")),
+            output: None,
+        };
+        assert!(super::store(&store).await.faults.is_empty());
+        for place in [
+            "store/closed",
+            "store/reserve",
+            "store/db/0.jnl",
+            "store/db/new",
+            "pki/ca.crt",
+            "pki/sa.key",
+            "runtime/images/images.json",
+            "runtime/containers/c/record.json",
+        ] {
+            let place = data.join(place);
+            let kept = std::fs::read(&place).ok();
+            for is_link in [false, true] {
+                let _none = std::fs::remove_file(&place);
+                let made = match is_link {
+                    true => std::os::unix::fs::symlink(&victim, &place),
+                    false => rustix::fs::mkfifoat(rustix::fs::CWD, &place, rustix::fs::Mode::RUSR)
+                        .map_err(Into::into),
+                };
+                made.unwrap();
+                let found = tokio::time::timeout(std::time::Duration::from_secs(30), run(asked()));
+                let found = found
+                    .await
+                    .unwrap_or_else(|_| panic!("{} is opened", place.display()));
+                assert!(found.is_err(), "{}", place.display());
+                let refused = super::store(&store).await.faults;
+                assert_eq!(
+                    place.starts_with(&store),
+                    !refused.is_empty(),
+                    "{refused:?}"
+                );
+                assert_eq!(std::fs::read(&victim).unwrap(), b"as it was");
+            }
+            std::fs::remove_file(&place).unwrap();
+            if let Some(kept) = kept {
+                std::fs::write(&place, kept).unwrap();
+            }
+        }
+    }
+
     #[test]
     fn faults_do_not_move_the_cursor() {
         let fault = "record of containers/\x1b[2J: no JSON".to_owned();

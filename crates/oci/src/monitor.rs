@@ -201,9 +201,11 @@ pub(crate) fn write_exit(dir: &Path, record: &ExitRecord) -> io::Result<()> {
     )
 }
 
-/// Reads a JSON file; `None` when it is not there.
+/// Reads a JSON file; `None` when it is not there. What stands in its place and is no file is not opened.
 pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
-    match fs::read(path) {
+    /// Records of all images, of which each has its variables.
+    const LARGEST: u64 = 1 << 30;
+    match davit_beneath::read_own(path, LARGEST).map_err(io::Error::from) {
         Ok(bytes) => serde_json::from_slice(&bytes)
             .map(Some)
             .map_err(io::Error::other),

@@ -292,7 +292,8 @@ pub fn summarize(path: &Path) -> Result<Option<LogSummary>, Error> {
         what: "read",
         source,
     };
-    let bytes = match std::fs::read(path) {
+    const LARGEST: u64 = 1 << 30;
+    let bytes = match davit_beneath::read_own(path, LARGEST).map_err(io::Error::from) {
         Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
         read => read.map_err(failed)?,
     };

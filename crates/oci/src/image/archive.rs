@@ -19,6 +19,9 @@ const OCI: &str = "index.json";
 /// Lists, manifests and configurations are read into memory; registries take none above 4 MiB either.
 const LIST_LIMIT: u64 = 4 * 1024 * 1024;
 
+/// Names of images in an archive at most: for each the records of all are written anew.
+const MAX_NAMES: usize = 1000;
+
 /// Annotation with the full name of an image in an OCI index, written by containerd's tools.
 const FULL_NAME: &str = "io.containerd.image.name";
 /// Annotation with its tag, or its name, by the OCI specification.
@@ -130,7 +133,7 @@ fn import_docker(images: &Images, dir: &Root, source: &Path) -> Result<Vec<Strin
             references.push(name_from_file(source, None)?);
         }
         for reference in references {
-            names.push(reference.to_string());
+            push_name(&mut names, &reference)?;
             images.record(NewImage {
                 id: id.clone(),
                 reference: Some(reference),
@@ -141,6 +144,16 @@ fn import_docker(images: &Images, dir: &Root, source: &Path) -> Result<Vec<Strin
         }
     }
     Ok(names)
+}
+
+fn push_name(names: &mut Vec<String>, name: &Reference) -> Result<()> {
+    if names.len() == MAX_NAMES {
+        return Err(Error::Invalid(format!(
+            "the archive names more than {MAX_NAMES} images"
+        )));
+    }
+    names.push(name.to_string());
+    Ok(())
 }
 
 fn blob(digest: &str) -> Result<String> {
@@ -198,7 +211,7 @@ fn import_oci(
             // Uncompressed content is checked; it has the digest that the (checked) configuration names.
             images.add_layer(diff_id, open(dir, &blob(layer.digest().as_ref())?)?)?;
         }
-        names.push(reference.to_string());
+        push_name(&mut names, &reference)?;
         images.record(NewImage {
             id,
             reference: Some(reference),
@@ -336,6 +349,26 @@ mod tests {
                 .count(),
             0
         );
+    }
+
+    /// A list of four megabytes has room for hundreds of thousands, and each is written with all before it.
+    #[test]
+    fn names_have_an_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = dir.path().join("many");
+        let (tar, diff_id) = crate::image::tests::layer_tar();
+        let config = json!({"architecture": davit_api::architecture(), "os": "linux",
+            "rootfs": {"type": "layers", "diff_ids": [diff_id]}});
+        fs::create_dir(&source).unwrap();
+        fs::write(source.join("c"), config.to_string()).unwrap();
+        fs::write(source.join("l"), tar).unwrap();
+        let images = Images::open(&dir.path().join("store"), false).unwrap();
+        // The same name again costs nothing, but counts.
+        let list =
+            json!([{"Config": "c", "RepoTags": vec!["a:1"; MAX_NAMES + 1], "Layers": ["l"]}]);
+        fs::write(source.join(DOCKER), list.to_string()).unwrap();
+        let refused = images.import(&source).unwrap_err().to_string();
+        assert!(refused.contains("names more than 1000 images"), "{refused}");
     }
 
     #[test]

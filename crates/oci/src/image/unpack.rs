@@ -164,8 +164,8 @@ fn put<R: Read>(root: &Root, path: &Path, entry: &mut Entry<'_, R>) -> io::Resul
     let header = entry.header();
     let fields = header.as_old();
     made.set(&Permissions {
-        uid: Some(number(field(&fields.uid, header.uid())?)?),
-        gid: Some(number(field(&fields.gid, header.gid())?)?),
+        uid: owner(field(&fields.uid, header.uid())?)?,
+        gid: owner(field(&fields.gid, header.gid())?)?,
         mode: Some(field(&fields.mode, header.mode())? & 0o7777),
     })?;
     // After the owner, whose change takes capabilities away.
@@ -185,8 +185,10 @@ fn field<T: Default>(raw: &[u8], parsed: io::Result<T>) -> io::Result<T> {
     parsed
 }
 
-fn number(value: u64) -> io::Result<u32> {
-    u32::try_from(value).map_err(io::Error::other)
+/// An owner; none for the number that is nobody's, by which the kernel is told to leave what there is.
+fn owner(value: u64) -> io::Result<Option<u32>> {
+    let number = u32::try_from(value).map_err(io::Error::other)?;
+    Ok(Some(number).filter(|number| *number != u32::MAX))
 }
 
 /// Makes what an entry describes, without its owner and permissions.

@@ -134,6 +134,7 @@ impl FjallDisk {
         // Objects are in here as they are, Secrets too.
         davit_beneath::private_dir(dir, 0o700)
             .map_err(|error| io("create the store directory", &error.into()))?;
+        life::look(dir).map_err(|error| io("look at the store directory", &error))?;
         let lock = lock(dir)?;
         let mut space = Space::open(dir).map_err(|error| io("look at the space", &error))?;
         // Opening writes a little, and a full disk may still hold the reserve.

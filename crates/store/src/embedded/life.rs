@@ -4,6 +4,9 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use davit_beneath::{Links, Root};
+use rustix::fs::FileType;
+
 use super::disk::io as failed;
 use crate::Result;
 
@@ -58,6 +61,17 @@ pub(super) fn clear(database: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(failed("clear an unfinished store", &error)),
     }
+}
+
+/// Refuses a directory with anything in it that no store makes. It may be a copy that somebody else has shaped: whoever
+/// opens a pipe waits for ever, and what is behind a link is no part of the store.
+pub(super) fn look(dir: &Path) -> io::Result<()> {
+    let dir = Root::open(dir, Links::Refused)?;
+    let looked = dir.walk(|path, inode| match inode.kind()? {
+        FileType::RegularFile | FileType::Directory => Ok(()),
+        _ => Err(davit_beneath::Error::NotRegular(path.to_owned())),
+    });
+    Ok(looked?)
 }
 
 /// With which revision the store was closed, if it was.

@@ -43,6 +43,23 @@ fn any_compression_gives_the_same_digest() {
     );
 }
 
+/// It stands for no owner, and not every layer below ours takes it for one.
+#[test]
+fn the_owner_that_nobody_can_be_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(1);
+    header.set_mode(0o600);
+    header.set_uid(u64::from(u32::MAX));
+    header.set_gid(u64::from(u32::MAX));
+    builder.append_data(&mut header, "file", &b"x"[..]).unwrap();
+    layer(&builder.into_inner().unwrap()[..], dir.path()).unwrap();
+    let found = dir.path().join("file").metadata().unwrap();
+    let own = rustix::process::getuid().as_raw();
+    assert_eq!(found.uid(), own);
+}
+
 #[test]
 fn entries_stay_inside() {
     let dir = tempfile::tempdir().unwrap();
