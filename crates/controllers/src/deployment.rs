@@ -163,7 +163,7 @@ impl Deployments {
             .as_ref()
             .and_then(|s| s.collision_count)
             .unwrap_or(0)
-            + 1;
+            .saturating_add(1);
         let patch = serde_json::json!({ "status": { "collisionCount": count } });
         self.patch_status(deployment, &patch).await
     }
@@ -187,13 +187,7 @@ impl Deployments {
         let Some(current) = &sets.current else {
             return Ok(());
         };
-        let newest_old = sets
-            .old
-            .iter()
-            .map(replica_sets::revision)
-            .max()
-            .unwrap_or(0);
-        let revision = replica_sets::revision(current).max(newest_old + 1);
+        let revision = replica_sets::revision(current).max(replica_sets::next_revision(&sets.old));
         if revision != replica_sets::revision(current) {
             let name = current.metadata.name.clone().unwrap_or_default();
             let patch = serde_json::json!({

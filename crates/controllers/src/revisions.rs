@@ -53,14 +53,14 @@ impl History {
             Some(current) if current.revision == newest => current,
             Some(mut earlier) => {
                 // Rolled back to an earlier template: its revision becomes the newest.
-                earlier.revision = newest + 1;
+                earlier.revision = newest.saturating_add(1);
                 let name = earlier.metadata.name.clone().unwrap_or_default();
                 api.replace(&name, &PostParams::default(), &earlier)
                     .await
                     .context(|| format!("renumber revision {name}"))?
             }
             None => {
-                let mut wanted = new_revision(owner, template, data, newest + 1);
+                let mut wanted = new_revision(owner, template, data, newest.saturating_add(1));
                 wanted.metadata.annotations = annotations.cloned();
                 let name = wanted.metadata.name.clone().unwrap_or_default();
                 exists_is_none(api.create(&PostParams::default(), &wanted).await)

@@ -93,6 +93,12 @@ pub(super) fn revision(set: &ReplicaSet) -> i64 {
         .unwrap_or(0)
 }
 
+/// The revision after those of the sets. Users write them, too.
+pub(super) fn next_revision(sets: &[ReplicaSet]) -> i64 {
+    let newest = sets.iter().map(revision).max().unwrap_or(0);
+    newest.saturating_add(1)
+}
+
 /// Whether a set has and wants no pods.
 pub(super) fn is_idle(set: &ReplicaSet) -> bool {
     let observed =
@@ -126,7 +132,7 @@ pub(super) fn new_set(deployment: &Deployment, owner: &Owner, sets: &Sets) -> Re
         deployment.metadata.annotations.clone().unwrap_or_default();
     annotations.retain(|key, _| key != LAST_APPLIED && key != REVISION);
     let desired = spec.replicas.unwrap_or(1);
-    let revision = sets.old.iter().map(revision).max().unwrap_or(0) + 1;
+    let revision = next_revision(&sets.old);
     annotations.insert(REVISION.to_owned(), revision.to_string());
     annotations.insert(DESIRED.to_owned(), desired.to_string());
     annotations.insert(
@@ -195,6 +201,19 @@ mod tests {
             Some("b")
         );
         assert_eq!(sets.old.len(), 1);
+    }
+
+    #[test]
+    fn the_last_revision_stays_the_last() {
+        let recorded = |revision: &str| {
+            let mut set = ReplicaSet::default();
+            let annotations = set.metadata.annotations.get_or_insert_default();
+            annotations.insert(REVISION.to_owned(), revision.to_owned());
+            set
+        };
+        assert_eq!(next_revision(&[recorded("3"), recorded("none")]), 4);
+        let last = i64::MAX.to_string();
+        assert_eq!(next_revision(&[recorded(&last)]), i64::MAX);
     }
 
     #[test]
