@@ -330,6 +330,8 @@ pub struct ExpressionWarning {
     pub warning: String,
 }
 
+/// Bytes of the warnings about a policy at most.
+const MAX_WARNINGS: usize = 256 << 10;
 /// Most kinds that a policy is checked against.
 const MAX_KINDS: usize = 10;
 
@@ -384,6 +386,7 @@ impl CustomKind<'_> {
 /// wildcards: built-in ones, and those of `customs`.
 pub fn type_check(spec: &Json, customs: &[CustomKind<'_>]) -> Vec<ExpressionWarning> {
     let mut found: Vec<ExpressionWarning> = Vec::new();
+    let mut room = MAX_WARNINGS;
     for ((group, version, kind), object) in matched_types(spec, customs) {
         let envs = Environments::of(spec, &object);
         let shown = match group.as_str() {
@@ -396,6 +399,11 @@ pub fn type_check(spec: &Json, customs: &[CustomKind<'_>]) -> Vec<ExpressionWarn
                 return;
             };
             let text = format!("{shown}: {}\n", join_errors(&errors));
+            // All are in the policy's status.
+            let Some(rest) = room.checked_sub(text.len()) else {
+                return;
+            };
+            room = rest;
             match found.iter_mut().find(|known| known.field == field) {
                 Some(known) => known.warning.push_str(&text),
                 None => found.push(ExpressionWarning {
@@ -505,6 +513,27 @@ mod tests {
         );
         spec["matchConstraints"]["resourceRules"][0]["resources"] = json!(["*"]);
         assert_eq!(type_check(&spec, &[]), []);
+    }
+
+    #[test]
+    fn warnings_have_room_in_a_status() {
+        let wrong = format!("object.spec.replicaz > 1 || '{}' == ''", "x".repeat(10_000));
+        let validations = vec![json!({ "expression": wrong }); 100];
+        let spec = json!({
+            "matchConstraints": {"resourceRules": [{
+                "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments"],
+            }]},
+            "validations": validations,
+        });
+        let found = type_check(&spec, &[]);
+        let bytes: usize = found.iter().map(|one| one.warning.len()).sum();
+        assert!((1..=MAX_WARNINGS).contains(&bytes), "{bytes}");
+        let variables: Vec<Json> = (0..2000)
+            .map(|n| json!({ "name": format!("v{n}"), "expression": "1" }))
+            .collect();
+        let envs = Environments::of(&json!({ "variables": variables }), &Type::Dyn);
+        assert_eq!(envs.variables.len(), MAX_VARIABLES + 1);
+        assert!(envs.variables[MAX_VARIABLES].1.is_err());
     }
 
     #[test]

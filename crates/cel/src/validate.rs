@@ -45,6 +45,14 @@ struct Validator<'a, 'r> {
 }
 
 impl Validator<'_, '_> {
+    /// Notes a fault. Those that stand first are told; of a list or map with very many not all are looked for.
+    fn fault(&mut self, at: usize, fault: String) {
+        const MOST: usize = 1000;
+        if self.faults.len() < MOST {
+            self.faults.push((at, fault));
+        }
+    }
+
     /// `in_format`: among the arguments of `format`, whose lists may mix types.
     fn visit(&mut self, expr: &Expr, in_format: bool) {
         let mut in_format = in_format;
@@ -94,7 +102,7 @@ impl Validator<'_, '_> {
         };
         if !sound {
             let fault = format!("invalid {function} argument");
-            self.faults.push((at, fault));
+            self.fault(at, fault);
         }
     }
 
@@ -108,7 +116,7 @@ impl Validator<'_, '_> {
         };
         let pieces = match formatting::parse(pattern) {
             Ok(pieces) => pieces,
-            Err(fault) => return self.faults.push((at, fault)),
+            Err(fault) => return self.fault(at, fault),
         };
         let mut used = 0;
         for piece in pieces {
@@ -116,12 +124,12 @@ impl Validator<'_, '_> {
                 continue;
             };
             let Some(item) = items.get(used) else {
-                return self.faults.push((at, format!("index {used} out of range")));
+                return self.fault(at, format!("index {used} out of range"));
             };
             used += 1;
             if let Some((at, ty)) = self.refused(clause, &item.value) {
                 let fault = clause.refusal(ty);
-                return self.faults.push((at, fault));
+                return self.fault(at, fault);
             }
         }
         if items.len() > used {
@@ -129,7 +137,7 @@ impl Validator<'_, '_> {
                 "too many arguments supplied to string.format (expected {used}, got {})",
                 items.len()
             );
-            self.faults.push((at, fault));
+            self.fault(at, fault);
         }
     }
 
@@ -170,7 +178,7 @@ impl Validator<'_, '_> {
                 continue;
             }
             let fault = format!("expected type '{known}' but found '{ty}'");
-            self.faults.push((item.at, fault));
+            self.fault(item.at, fault);
             if first_only {
                 break;
             }

@@ -357,11 +357,11 @@ impl Value {
                 Self::Int(_) | Self::Uint(_) | Self::Double(_),
             ) => number_order(self, other) == Some(Ordering::Equal),
             (Self::String(a), Self::String(b)) => {
-                effort.text(a.len().min(b.len()))?;
+                effort.compare(a.as_bytes(), b.as_bytes())?;
                 a == b
             }
             (Self::Bytes(a), Self::Bytes(b)) => {
-                effort.text(a.len().min(b.len()))?;
+                effort.compare(a, b)?;
                 a == b
             }
             (Self::List(a), Self::List(b)) => lists_equal(a, b, effort)?,
@@ -452,24 +452,92 @@ fn lists_equal(a: &List, b: &List, effort: &EvaluationEffort) -> Result<bool, Ev
     if a.items.len() != b.items.len() {
         return Ok(false);
     }
+    let places = match a.kind {
+        ListKind::Atomic => None,
+        _ => Some(Places::of(&b.items, &a.kind, effort)?),
+    };
     for (n, item) in a.items.iter().enumerate() {
-        let is_equal = match &a.kind {
-            ListKind::Atomic => item.equals_within(&b.items[n], effort)?,
-            ListKind::Set => find(&b.items, |other| item.equals_within(other, effort))?.is_some(),
-            ListKind::Map(keys) => {
-                let same = find(&b.items, |other| same_keys(item, other, keys, effort))?;
-                equals_some(item, same.map(|(_, other)| other), effort)?
-            }
+        let other = match &places {
+            None => Some(n),
+            Some(places) => places.find(item, &b.items, effort)?,
         };
-        if !is_equal {
+        if !equals_some(item, other.map(|n| &b.items[n]), effort)? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
+/// Where the elements of a list are whose order does not matter, by what tells them apart.
+pub(crate) struct Places<'a> {
+    kind: &'a ListKind,
+    known: BTreeMap<Vec<Option<Key>>, usize>,
+}
+
+impl<'a> Places<'a> {
+    pub(crate) fn of(
+        items: &[Value],
+        kind: &'a ListKind,
+        effort: &EvaluationEffort,
+    ) -> Result<Self, EvalError> {
+        let mut places = Self {
+            kind,
+            known: BTreeMap::new(),
+        };
+        for (n, item) in items.iter().enumerate() {
+            places.add(n, item, effort)?;
+        }
+        Ok(places)
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        n: usize,
+        item: &Value,
+        effort: &EvaluationEffort,
+    ) -> Result<(), EvalError> {
+        effort.values(1)?;
+        if let Some(identity) = self.identity(item) {
+            self.known.entry(identity).or_insert(n);
+        }
+        Ok(())
+    }
+
+    /// The place of the element of `items` that is the same as `item`.
+    pub(crate) fn find(
+        &self,
+        item: &Value,
+        items: &[Value],
+        effort: &EvaluationEffort,
+    ) -> Result<Option<usize>, EvalError> {
+        effort.look(1)?;
+        if let Some(identity) = self.identity(item) {
+            return Ok(self.known.get(&identity).copied());
+        }
+        let found = find(items, |other| match self.kind {
+            ListKind::Map(keys) => same_keys(other, item, keys, effort),
+            _ => other.equals_within(item, effort),
+        })?;
+        Ok(found.map(|(n, _)| n))
+    }
+
+    /// What tells an element apart; none where that is a list, an object or a fraction.
+    fn identity(&self, item: &Value) -> Option<Vec<Option<Key>>> {
+        match self.kind {
+            ListKind::Map(keys) => {
+                let of = |key: &Arc<str>| match item.get(key) {
+                    None => Some(None),
+                    Some(value) => Key::of(value).map(Some),
+                };
+                keys.iter().map(of).collect()
+            }
+            _ => Some(vec![Some(Key::of(item)?)]),
+        }
+    }
+}
+
 /// Whether two elements of a `map` list are the same one.
-pub(crate) fn same_keys(
+fn same_keys(
     a: &Value,
     b: &Value,
     keys: &[Arc<str>],

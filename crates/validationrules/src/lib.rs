@@ -17,6 +17,7 @@ use davit_cel::{
 };
 use davit_schema::structural::{Rule, SimplePath, Structural};
 use serde_json::Value;
+use std::collections::HashMap;
 
 mod check;
 
@@ -242,8 +243,9 @@ impl Run {
             }
             Value::Array(items) => {
                 if let Some(inner) = &node.items {
+                    let known = Correlated::of(node, old);
                     for (i, value) in items.iter().enumerate() {
-                        let before = correlated(node, value, old);
+                        let before = known.as_ref().and_then(|known| known.find(value));
                         self.node(inner, value, before, &path.index(i));
                     }
                 }
@@ -380,12 +382,40 @@ fn blamed(rule: &Rule, shown: Option<Value>, path: &Path, detail: String) -> Fie
     }
 }
 
-/// The element of the list as it was that `item` is the new state of; only lists of the type map
-/// tell.
-fn correlated<'a>(node: &Node, item: &Value, old: Option<&'a Value>) -> Option<&'a Value> {
-    let keys = node.map_keys.as_ref()?;
-    let same = |old: &&Value| keys.iter().all(|key| old.get(key) == item.get(key));
-    old?.as_array()?.iter().find(same)
+/// The elements of a list as it was, by the keys that tell them apart; only lists of the type map have any.
+struct Correlated<'a> {
+    keys: &'a [String],
+    known: HashMap<String, &'a Value>,
+}
+
+impl<'a> Correlated<'a> {
+    fn of(node: &'a Node, old: Option<&'a Value>) -> Option<Self> {
+        let mut all = Self {
+            keys: node.map_keys.as_deref()?,
+            known: HashMap::new(),
+        };
+        for item in old?.as_array()? {
+            all.known.entry(all.identity(item)).or_insert(item);
+        }
+        Some(all)
+    }
+
+    /// The element that `item` is the new state of.
+    fn find(&self, item: &Value) -> Option<&'a Value> {
+        self.known.get(&self.identity(item)).copied()
+    }
+
+    fn identity(&self, item: &Value) -> String {
+        let mut identity = String::new();
+        for key in self.keys {
+            match item.get(key) {
+                Some(value) => identity.push_str(&value.to_string()),
+                None => identity.push('-'),
+            }
+            identity.push(',');
+        }
+        identity
+    }
 }
 
 #[cfg(test)]
@@ -435,6 +465,32 @@ mod tests {
                 .detail
                 .starts_with("no such key: min evaluating rule"),
             "{found:?}"
+        );
+    }
+
+    /// An object has room for a hundred thousand, and each was looked for among all.
+    #[test]
+    fn elements_of_long_lists_are_found_by_their_keys() {
+        let schema = json!({"type": "object", "properties": {"l": {"type": "array",
+            "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name", "port"],
+            "items": {"type": "object", "properties": {
+                "name": {"type": "string"}, "port": {"type": "integer"}, "v": {"type": "integer"}},
+                "x-kubernetes-validations": [{"rule": "self.v >= oldSelf.v", "message": "less"}]}}}});
+        let rules = rules(&schema);
+        let list = |v: i64, count: i64| -> Value {
+            let item =
+                |n: i64| json!({"name": format!("n{}", n / 2), "port": n % 2, "v": v - n % 2});
+            json!({"l": (0..count).map(item).collect::<Vec<_>>()})
+        };
+        let begun = std::time::Instant::now();
+        let (mut new, old) = (list(5, 40_000), list(4, 40_000));
+        new["l"].as_array_mut().unwrap().reverse();
+        assert!(rules.check(&new, Some(&old)).is_empty());
+        assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+        new["l"][0]["v"] = json!(0);
+        assert_eq!(
+            lines(&rules.check(&new, Some(&old))),
+            ["l[0]: Invalid value: less"]
         );
     }
 

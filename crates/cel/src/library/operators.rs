@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Native, failed, no_overload, time};
 use crate::effort::EvaluationEffort;
 use crate::error::EvalError;
-use crate::value::{Key, List, ListKind, Value, find as find_value, same_keys};
+use crate::value::{Key, List, ListKind, Places, Value, find as find_value};
 
 pub(super) fn find(name: &str, member: bool) -> Option<Native> {
     if member {
@@ -135,19 +135,20 @@ pub(crate) fn concat(values: Vec<Value>, effort: &EvaluationEffort) -> Result<Va
         effort.values(left.items.len())?;
     }
     let joined: &mut List = Arc::make_mut(&mut left);
+    let List { items, kind } = joined;
+    if matches!(kind, ListKind::Atomic) {
+        items.extend(right.items.iter().cloned());
+        return Ok(Value::List(left));
+    }
+    let mut places = Places::of(items, kind, effort)?;
     for item in &right.items {
-        let known = match &joined.kind {
-            ListKind::Atomic => None,
-            // equal elements cannot be told apart
-            ListKind::Set => find_value(&joined.items, |known| known.equals_within(item, effort))?,
-            ListKind::Map(keys) => {
-                find_value(&joined.items, |known| same_keys(known, item, keys, effort))?
+        match places.find(item, items, effort)? {
+            // equal elements of a set cannot be told apart
+            Some(n) => items[n] = item.clone(),
+            None => {
+                places.add(items.len(), item, effort)?;
+                items.push(item.clone());
             }
-        };
-        let place = known.map(|(n, _)| n);
-        match place {
-            Some(n) => joined.items[n] = item.clone(),
-            None => joined.items.push(item.clone()),
         }
     }
     Ok(Value::List(left))
