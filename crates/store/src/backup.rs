@@ -193,7 +193,8 @@ impl<R: Read> BackupReader<R> {
         let key = key.map_err(|_| BackupError::Damaged("a key is no text"))?;
         let create_revision = u64::from_be_bytes(self.number()?);
         let mod_revision = u64::from_be_bytes(self.number()?);
-        if create_revision > mod_revision || mod_revision > self.revision {
+        // The first that anything is written with is 1.
+        if mod_revision == 0 || create_revision > mod_revision || mod_revision > self.revision {
             return Err(BackupError::Damaged("a revision is out of range"));
         }
         let length = self.length(MAX_VALUE)?;
@@ -274,6 +275,20 @@ mod tests {
                 "{revision}"
             );
         }
+    }
+
+    /// A store that is made of it would not open.
+    #[test]
+    fn nothing_is_written_at_revision_nought() {
+        let (mut encoder, first) = BackupEncoder::begin(100);
+        let pair = KeyValue {
+            mod_revision: 0,
+            ..pair(0)
+        };
+        let pairs = encoder.pairs(&[pair]);
+        let bytes = [first, pairs, encoder.end()].concat();
+        let read = BackupReader::new(bytes.as_slice()).and_then(BackupReader::verify);
+        assert!(matches!(read, Err(BackupError::Damaged(_))));
     }
 
     #[test]
