@@ -248,22 +248,10 @@ fn plan(options: &WayOptions, seen: &Seen, around: &MachineLinks) -> WayPlan {
             is_known: own.is_some() && !seen.internal.is_empty(),
             local: local.filter(|local| around.has(*local)),
         };
-        // Who has no network is known by an address at which pods answer nobody.
-        let gateway = own.map(|own| own.gateway());
-        let gateway = gateway.filter(|gateway| around.has(*gateway));
-        let here = local.filter(|local| !local.is_loopback());
-        let sources = [here, gateway, local].into_iter().flatten();
-        let mut sources = sources.map(|source| Some((source, around.only_way(source)?)));
-        if options.routes != NodeRoutes::None
-            && let Some((source, link)) = sources.find_map(|found| found)
-        {
-            let ranges = seen.services.iter().copied();
-            let ranges = ranges.filter(|range| range.family() == family);
-            plan.services.extend(ranges.map(|range| ServiceWay {
-                range,
-                link,
-                source,
-            }));
+        if options.routes != NodeRoutes::None {
+            let sources = [local, own.map(|own| own.gateway())];
+            let ways = service_ways(&seen.services, family, around, sources);
+            plan.services.extend(ways);
         }
         let mut far = Vec::new();
         let others = seen.others.iter();
@@ -290,6 +278,29 @@ fn plan(options: &WayOptions, seen: &Seen, around: &MachineLinks) -> WayPlan {
         }
     }
     plan
+}
+
+/// The ways to Services of a family, if it has no default route: from the address by which the node is known, if it has it
+/// still, else from the gateway of its pods. Who never had a network is known by loopback, at which pods answer nobody.
+fn service_ways(
+    services: &BTreeSet<Network>,
+    family: Family,
+    around: &MachineLinks,
+    [known, gateway]: [Option<IpAddr>; 2],
+) -> Vec<ServiceWay> {
+    let outside = known.filter(|known| !known.is_loopback());
+    let sources = [outside, gateway, known].into_iter().flatten();
+    let mut sources = sources.filter_map(|source| Some((source, around.only_way(source)?)));
+    let Some((source, link)) = sources.next() else {
+        return Vec::new();
+    };
+    let ranges = services.iter().filter(|range| range.family() == family);
+    let way = |range: &Network| ServiceWay {
+        range: *range,
+        link,
+        source,
+    };
+    ranges.map(way).collect()
 }
 
 /// Makes and keeps ways. Calls block.
