@@ -10,7 +10,7 @@ use davit_allocator::{EXPRESSION_LIMIT, check_selector};
 use davit_api::features::{GRANULAR_STATUS, LIST_ATTRIBUTES};
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::status::Status;
-use davit_cel::PatternRoom;
+use davit_cel::PatternBudget;
 use davit_strategy::admin_requests;
 use serde_json::Value;
 
@@ -73,7 +73,7 @@ fn plain_selectors(attributes: &Attributes<'_>, object: &Value, errors: &mut Err
     let is_stored = |s: &Value| stored.is_some_and(|list| list.contains(s));
     let subject = attributes.operation == Operation::Create
         || attributes.resource.row.kind == "DeviceClass" && attributes.subresource.is_empty();
-    let mut room = PATTERNS;
+    let mut room = PatternBudget(PATTERNS);
     for (path, selector) in found.into_iter().filter(|_| subject) {
         let expression = selector["cel"]["expression"].as_str().unwrap_or_default();
         // What is too long is refused as such.
@@ -81,13 +81,7 @@ fn plain_selectors(attributes: &Attributes<'_>, object: &Value, errors: &mut Err
         if !is_looked_at || is_stored(selector) {
             continue;
         }
-        let mut check = |lists| {
-            let of_one = PatternRoom::within(room);
-            let before = of_one.left();
-            let checked = check_selector(expression, lists, &of_one);
-            room -= before - of_one.left();
-            checked
-        };
+        let mut check = |lists| room.compile(|room| check_selector(expression, lists, room));
         if let (Err(fault), Ok(_)) = (check(false), check(true)) {
             let path = path.child("cel").child("expression");
             errors.push(FieldError::invalid(&path, expression, fault));

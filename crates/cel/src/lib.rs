@@ -67,7 +67,7 @@ pub use error::{CompileError, EvalError, join_errors};
 pub use estimate::CostEstimate;
 pub use library::authorizer::{Authorizer, Check, Decision, Handle as AuthorizerHandle};
 pub use library::format::NamedFormat;
-pub use library::regexes::PatternRoom;
+pub use library::regexes::{PatternBudget, PatternRoom};
 pub use library::urls::Url;
 pub use schema::{decl_type, escape, to_json, to_json_within, unescape, value, value_with_schema};
 pub use types::{DeclType, ObjectType, Type};

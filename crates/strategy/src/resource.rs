@@ -6,6 +6,7 @@ mod parts;
 mod slices;
 
 use davit_api::field::{ErrorList, FieldError, Path};
+use davit_cel::PatternBudget;
 use serde_json::Value;
 
 pub use claims::admin_requests;
@@ -218,7 +219,7 @@ impl Class {
         let path = Path::new("spec");
         let stored = old.map_or(&[][..], |o| list_at(o, &["spec", "selectors"]));
         let selectors = list_at(obj, &["spec", "selectors"]);
-        let mut room = claims::PATTERNS;
+        let mut room = PatternBudget(claims::PATTERNS);
         let at_selectors = path.child("selectors");
         claims::selectors(selectors, stored, &mut room, &at_selectors, errors);
         let configs = list_at(obj, &["spec", "config"]);

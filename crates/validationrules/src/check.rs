@@ -1,10 +1,10 @@
 //! Rules when a definition is written: they compile, and cannot cost too much.
 
 use davit_api::field::{ErrorList, FieldError, Path};
-use davit_cel::{DeclType, Type, decl_type};
+use davit_cel::{DeclType, PatternBudget, Type, decl_type};
 use serde_json::Value;
 
-use super::{PATTERNS, Room, environment, rule_of};
+use super::{PATTERNS, environment, rule_of};
 
 /// Most that one expression may cost by estimate.
 const EXPRESSION_LIMIT: u64 = 10_000_000;
@@ -22,7 +22,7 @@ pub fn check_rules(schema: &Value, old: Option<&Value>, path: &Path) -> ErrorLis
         total: 0,
         costs: Vec::new(),
         lenient: old == Some(schema),
-        room: Room(PATTERNS),
+        room: PatternBudget(PATTERNS),
     };
     let place = RulePosition {
         cardinality: Some(1),
@@ -49,7 +49,7 @@ struct Walk {
     total: u64,
     costs: Vec<(u64, Path)>,
     lenient: bool,
-    room: Room,
+    room: PatternBudget,
 }
 
 /// Where a schema stands.
@@ -139,7 +139,8 @@ impl Walk {
         let rule = rule_of(value);
         let env = environment(decl, rule.optional_old_self == Some(true));
         let at = path.child("rule");
-        match self.room.compile(&env, rule.rule.trim()) {
+        let compile = |room: &_| env.compile_within(rule.rule.trim(), room);
+        match self.room.compile(compile) {
             Err(errors) => {
                 let why = format!("compilation failed: {}", davit_cel::join_errors(&errors));
                 self.errors
@@ -177,7 +178,7 @@ impl Walk {
             return;
         }
         let at = path.child("messageExpression");
-        match self.room.compile(&env, source) {
+        match self.room.compile(|room| env.compile_within(source, room)) {
             Err(errors) => {
                 let why = davit_cel::join_errors(&errors);
                 let why = format!("messageExpression compilation failed: {why}");

@@ -12,8 +12,8 @@
 
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_cel::{
-    CompileError, DeclType, Env, EvalError, EvaluationEffort, PatternRoom, Program, Type,
-    Value as Cel, decl_type, value_with_schema,
+    DeclType, Env, EvalError, EvaluationEffort, PatternBudget, Program, Type, Value as Cel,
+    decl_type, value_with_schema,
 };
 use davit_schema::structural::{Rule, SimplePath, Structural};
 use serde_json::Value;
@@ -69,7 +69,7 @@ impl Rules {
         if !schema.root().has_rules() {
             return Self(None);
         }
-        let mut room = Room(PATTERNS);
+        let mut room = PatternBudget(PATTERNS);
         Self(raw.and_then(|raw| node(&raw, true, &mut room)))
     }
 
@@ -119,20 +119,7 @@ fn rule_of(value: &Value) -> Rule {
     }
 }
 
-/// What the regular expressions of a schema's rules may still take.
-struct Room(u64);
-
-impl Room {
-    fn compile(&mut self, env: &Env, source: &str) -> Result<Program, Vec<CompileError>> {
-        let room = PatternRoom::within(self.0);
-        let before = room.left();
-        let compiled = env.compile_within(source, &room);
-        self.0 -= before - room.left();
-        compiled
-    }
-}
-
-fn node(schema: &Value, is_resource: bool, room: &mut Room) -> Option<Node> {
+fn node(schema: &Value, is_resource: bool, room: &mut PatternBudget) -> Option<Node> {
     let embedded = |schema: &Value| schema["x-kubernetes-embedded-resource"] == true;
     let mut inner = |schema: &Value| node(schema, embedded(schema), room);
     let properties: Vec<(String, Node)> = schema["properties"]
@@ -174,20 +161,25 @@ fn node(schema: &Value, is_resource: bool, room: &mut Room) -> Option<Node> {
     })
 }
 
-fn compiled(value: &Value, schema: &Value, is_resource: bool, room: &mut Room) -> Compiled {
+fn compiled(
+    value: &Value,
+    schema: &Value,
+    is_resource: bool,
+    room: &mut PatternBudget,
+) -> Compiled {
     let rule = rule_of(value);
     let decl = decl_type(schema, "selfType", is_resource);
     let env = decl.map(|decl| environment(&decl, rule.optional_old_self == Some(true)));
     let program = match &env {
         Some(env) => room
-            .compile(env, rule.rule.trim())
+            .compile(|room| env.compile_within(rule.rule.trim(), room))
             .map_err(|errors| davit_cel::join_errors(&errors)),
         None => Err("the schema has no type".to_owned()),
     };
     let source = rule.message_expression.trim();
     let message = env
         .filter(|_| !source.is_empty())
-        .and_then(|env| room.compile(&env, source).ok());
+        .and_then(|env| room.compile(|room| env.compile_within(source, room)).ok());
     let uses_old = program.as_ref().is_ok_and(|p| p.uses("oldSelf"));
     Compiled {
         rule,

@@ -147,6 +147,26 @@ impl PatternRoom {
     }
 }
 
+/// Room for the patterns of all expressions of an object, in bytes: one after the other takes of it.
+#[derive(Debug)]
+pub struct PatternBudget(pub u64);
+
+impl PatternBudget {
+    /// Whether nothing is left.
+    pub fn is_spent(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// Compiles an expression in the room of one, as far as there is so much.
+    pub fn compile<T>(&mut self, compile: impl FnOnce(&PatternRoom) -> T) -> T {
+        let room = PatternRoom::within(self.0);
+        let before = room.left();
+        let compiled = compile(&room);
+        self.0 -= before - room.left();
+        compiled
+    }
+}
+
 /// The patterns that stand in an expression.
 pub(crate) struct LiteralPatterns<'a> {
     room: &'a PatternRoom,

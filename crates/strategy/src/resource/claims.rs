@@ -6,7 +6,7 @@ use davit_allocator::{COST_LIMIT, EXPRESSION_LIMIT, check_selector};
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use davit_api::quantity::Quantity;
-use davit_cel::PatternRoom;
+use davit_cel::PatternBudget;
 use serde_json::Value;
 
 use super::super::json::{at, bool_at, entries_at, has, int_at, list_at, repeats, str_at};
@@ -32,7 +32,7 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
     let at_requests = path.child("requests");
     too_many(requests, REQUESTS, &at_requests, errors);
     let mut names: HashSet<String> = HashSet::new();
-    let mut room = PATTERNS;
+    let mut room = PatternBudget(PATTERNS);
     for (i, request) in requests.iter().enumerate().take(REQUESTS) {
         let path = at_requests.index(i);
         let name = str_at(request, &["name"]);
@@ -119,7 +119,7 @@ fn references(of: &Value, names: &HashSet<String>, path: &Path, errors: &mut Err
     }
 }
 
-fn device_request(request: &Value, room: &mut u64, path: &Path, errors: &mut ErrorList) {
+fn device_request(request: &Value, room: &mut PatternBudget, path: &Path, errors: &mut ErrorList) {
     let class = str_at(request, &["deviceClassName"]);
     let at_class = path.child("deviceClassName");
     if class.is_empty() {
@@ -217,11 +217,12 @@ fn device_toleration(toleration: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-/// Faults of selectors, whose regular expressions have `room` together; expressions that are in `stored` were accepted before and are let be.
+/// Faults of selectors, whose regular expressions have `room` together; expressions that are in `stored` were accepted before
+/// and are let be.
 pub(super) fn selectors(
     list: &[Value],
     stored: &[Value],
-    room: &mut u64,
+    room: &mut PatternBudget,
     path: &Path,
     errors: &mut ErrorList,
 ) {
@@ -246,16 +247,12 @@ pub(super) fn selectors(
         if stored.contains(selector) {
             continue;
         }
-        if *room == 0 {
+        if room.is_spent() {
             let why = "the regular expressions of the selectors before are too large together";
             errors.push(FieldError::forbidden(&path, why));
             continue;
         }
-        let of_one = PatternRoom::within(*room);
-        let before = of_one.left();
-        let checked = check_selector(expression, true, &of_one);
-        *room -= before - of_one.left();
-        match checked {
+        match room.compile(|room| check_selector(expression, true, room)) {
             Err(fault) => errors.push(FieldError::invalid(&path, expression, fault)),
             Ok(estimate) if estimate.max > COST_LIMIT => {
                 let fault = format!(
