@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::extensions::GeneralName;
 use x509_parser::pem::Pem;
 
@@ -254,13 +254,13 @@ impl Issued {
         })
     }
 
-    /// How long until it is to be renewed, seen at `now` (seconds since 1970).
-    pub fn until_renewal(&self, now: i64) -> Duration {
+    /// When it is to be renewed, by the machine's clock.
+    pub fn renewal(&self) -> SystemTime {
         let life = (self.not_after - self.not_before).max(0) as f64;
         let (first, last) = RENEW_AFTER;
         let part = first + (last - first) * self.spread;
         let at = self.not_before + (life * part) as i64;
-        Duration::from_secs(u64::try_from(at - now).unwrap_or(0))
+        UNIX_EPOCH + Duration::from_secs(u64::try_from(at).unwrap_or(0))
     }
 }
 
@@ -401,8 +401,7 @@ mod tests {
         (certificate.not_before, certificate.not_after) = (0, 1000);
         for (spread, at) in [(0.0, 700), (0.5, 800), (1.0, 900)] {
             certificate.spread = spread;
-            assert_eq!(certificate.until_renewal(0), Duration::from_secs(at));
-            assert_eq!(certificate.until_renewal(2000), Duration::ZERO);
+            assert_eq!(certificate.renewal(), UNIX_EPOCH + Duration::from_secs(at));
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod metrics;
 
+use davit_task::clock::{ClockWatch, LOOK};
 use metrics::{AtWork, QueueMetrics};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -53,6 +54,7 @@ struct State<T> {
     due: HashMap<T, Instant>,
     by_time: BTreeMap<Instant, Vec<T>>,
     failures: HashMap<T, u32>,
+    clock: ClockWatch,
     shut_down: bool,
 }
 
@@ -83,6 +85,7 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
             due: HashMap::new(),
             by_time: BTreeMap::new(),
             failures: HashMap::new(),
+            clock: ClockWatch::default(),
             shut_down: false,
         };
         Self {
@@ -101,7 +104,8 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
         self.inner.wake.notify_one();
     }
 
-    /// Makes a key ready after a while; an earlier moment already set for it stays.
+    /// Makes a key ready after a while, or when the machine's clock is set: the while may have been counted by it. An earlier
+    /// moment already set for the key stays.
     pub fn add_after(&self, key: T, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
@@ -157,6 +161,9 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
         loop {
             let next_due = {
                 let mut state = self.inner.state.lock();
+                if state.clock.was_set() {
+                    state.promote_all();
+                }
                 state.promote(Instant::now());
                 if let Some(key) = state.ready.pop_front() {
                     state.take(&key, Instant::now());
@@ -174,6 +181,7 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
             let woken = self.inner.wake.notified();
             match next_due {
                 Some(at) => {
+                    let at = at.min(Instant::now() + LOOK);
                     tokio::select! { () = woken => {} () = tokio::time::sleep_until(at) => {} }
                 }
                 None => woken.await,
@@ -264,6 +272,17 @@ impl<T: Clone + Eq + Hash> State<T> {
         }
     }
 
+    /// Moments by a clock that was set are others now: whoever asked for them looks again.
+    fn promote_all(&mut self) {
+        for keys in std::mem::take(&mut self.by_time).into_values() {
+            for key in keys {
+                if self.due.remove(&key).is_some() {
+                    self.add(key);
+                }
+            }
+        }
+    }
+
     fn promote(&mut self, now: Instant) {
         while let Some(entry) = self.by_time.first_entry() {
             if *entry.key() > now {
@@ -319,6 +338,18 @@ mod tests {
                 .await
                 .is_err()
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_put_off_comes_when_the_clock_is_set() {
+        let queue = queue();
+        queue.add_after(1, Duration::from_secs(3600));
+        queue.inner.state.lock().promote_all();
+        let start = Instant::now();
+        assert_eq!(queue.get().await, Some(1));
+        assert!(start.elapsed().is_zero());
+        queue.done(&1);
+        assert!(queue.inner.state.lock().due.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,10 +6,11 @@ use crate::join;
 use anyhow::{Context, Result};
 use davit_client::Rotation;
 use davit_client::certificate::{CertificateRequest, Issued, write_private};
+use davit_task::clock;
 use k8s_openapi::jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio_util::sync::CancellationToken;
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -73,10 +74,10 @@ impl Identity {
     pub(crate) async fn attend(self, cancel: CancellationToken) {
         let Some(renewal) = self.rotation else { return };
         loop {
-            let pause = renewal.due_in().unwrap_or(RETRY);
+            let due = renewal.due().unwrap_or_else(|| SystemTime::now() + RETRY);
             tokio::select! {
                 () = cancel.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
+                () = clock::sleep_until(due) => {}
             }
             let renewed = tokio::select! {
                 () = cancel.cancelled() => return,
@@ -97,10 +98,9 @@ impl Identity {
 }
 
 impl Renewal {
-    fn due_in(&self) -> Option<Duration> {
+    fn due(&self) -> Option<SystemTime> {
         let pem = std::fs::read(self.dir.join(CURRENT)).ok()?;
-        let certificate = Issued::read(&pem)?;
-        Some(certificate.until_renewal(Timestamp::now().as_second()))
+        Some(Issued::read(&pem)?.renewal())
     }
 
     async fn renew(&self, client: &kube::Client) -> Result<()> {

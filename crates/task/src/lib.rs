@@ -14,6 +14,7 @@
 //! What a task does is boxed where it is handed over, so that supervision and tokio's own part of a task are compiled once.
 #![forbid(unsafe_code)]
 
+pub mod clock;
 mod metrics;
 mod process_group;
 mod repeats;

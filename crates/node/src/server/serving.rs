@@ -5,6 +5,7 @@
 use crate::context::Context;
 use arc_swap::ArcSwapOption;
 use davit_client::certificate::{CertificateError, CertificateRequest, Issued, write_private};
+use davit_task::clock;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeAddress};
 use rustls::pki_types::pem::PemObject;
@@ -15,7 +16,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio_util::sync::CancellationToken;
 
 const SIGNER: &str = "kubernetes.io/kubelet-serving";
@@ -66,12 +67,11 @@ impl Serving {
         Ok(())
     }
 
-    /// How long the certificate does for what is wanted.
-    fn good_for(&self, wanted: &CertificateRequest) -> Duration {
+    /// When another certificate than the one that is served is to be asked for, where this is wanted.
+    fn due(&self, wanted: &CertificateRequest) -> SystemTime {
         let issued = self.issued.load_full();
-        issued
-            .filter(|issued| wanted.is_met_by(issued))
-            .map_or(Duration::ZERO, |issued| issued.until_renewal(now()))
+        let issued = issued.filter(|issued| wanted.is_met_by(issued));
+        issued.map_or(UNIX_EPOCH, |issued| issued.renewal())
     }
 }
 
@@ -96,7 +96,7 @@ pub(super) async fn run(ctx: Arc<Context>, serving: Arc<Serving>, cancel: Cancel
             };
             tokio::select! {
                 () = changed(&ctx, Some(&wanted)) => continue,
-                () = tokio::time::sleep(serving.good_for(&wanted)) => {}
+                () = clock::sleep_until(serving.due(&wanted)) => {}
             }
             let renewed = tokio::select! {
                 // what is under way would be for the wrong addresses
@@ -220,7 +220,7 @@ mod tests {
         let ips: Vec<String> = request.ip_addresses.iter().map(IpAddr::to_string).collect();
         assert_eq!(ips, ["10.0.0.1", "10.0.0.2", "192.0.2.1", "fd00::2"]);
         let serving = Serving::default();
-        assert_eq!(serving.good_for(&request), Duration::ZERO);
+        assert_eq!(serving.due(&request), UNIX_EPOCH);
         // a name alone is not enough
         assert_eq!(request_of("n1", &list[4..6]), None);
     }
