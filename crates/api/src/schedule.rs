@@ -89,6 +89,24 @@ impl Schedule {
         }
     }
 
+    /// The last time until `now`; `known` is one. By halves: a clock that was set forward leaves millions between them.
+    pub fn last(&self, known: Timestamp, now: Timestamp) -> Timestamp {
+        if let When::Every(seconds) = &self.when {
+            let passed = (now.as_second() - known.as_second()).max(0);
+            let last = known.as_second() + passed / seconds * seconds;
+            return Timestamp::from_second(last).unwrap_or(known);
+        }
+        let (mut last, mut none_after) = (known, now);
+        while last < none_after {
+            let half = last + none_after.duration_since(last) / 2;
+            match self.next(half).filter(|at| *at <= now) {
+                Some(at) => last = at,
+                None => none_after = half,
+            }
+        }
+        last
+    }
+
     /// The moment in the schedule's zone, RFC 3339.
     pub fn local_text(&self, at: Timestamp) -> String {
         let zoned = at.to_zoned(self.zone.clone());
@@ -275,6 +293,25 @@ mod tests {
                 .unwrap()
                 .next(at.parse().unwrap())
                 .is_none()
+        );
+    }
+
+    #[test]
+    fn the_last_time_is_found_however_many_went_by() {
+        let last = |schedule: &str, known: &str, now: &str| {
+            let schedule = Schedule::parse(schedule, None).unwrap();
+            let last = schedule.last(known.parse().unwrap(), now.parse().unwrap());
+            last.to_string()
+        };
+        let (known, now) = ("1970-01-01T00:00:00Z", "2026-03-04T05:06:07Z");
+        assert_eq!(last("* * * * *", known, now), "2026-03-04T05:06:00Z");
+        assert_eq!(last("0 0 29 2 *", known, now), "2024-02-29T00:00:00Z");
+        assert_eq!(last("* * 1 1 *", known, now), "2026-01-01T23:59:00Z");
+        assert_eq!(last("@every 90m", known, now), "2026-03-04T04:30:00Z");
+        assert_eq!(
+            last("0 0 30 2 *", known, now),
+            known,
+            "there was none since"
         );
     }
 

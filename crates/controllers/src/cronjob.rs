@@ -2,6 +2,7 @@
 //! <https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/>
 
 use crate::job::outcome;
+use crate::pod_control::SKEW;
 use async_trait::async_trait;
 use davit_api::schedule::Schedule;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
@@ -23,8 +24,6 @@ use std::time::Duration;
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 /// More missed times than this are worth a warning: the clock may be wrong.
 const MANY_MISSED: usize = 100;
-/// Longest look back for missed times, in steps of the schedule.
-const MAX_STEPS: usize = 100_000;
 /// Added to the wait for the next time, so that it has come when we look.
 const SLACK: Duration = Duration::from_millis(100);
 
@@ -55,17 +54,27 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     });
 }
 
-/// The times to catch up with: the last of them, and how many there are.
+/// The times to catch up with: the last of them, and how many there are, or more than [`MANY_MISSED`].
 fn missed(schedule: &Schedule, since: Timestamp, now: Timestamp) -> (Option<Timestamp>, usize) {
-    let (mut last, mut count, mut at) = (None, 0, since);
-    while let Some(next) = schedule.next(at).filter(|next| *next <= now) {
-        (last, at) = (Some(next), next);
+    let (mut last, mut count) = (None, 0);
+    while let Some(next) = schedule.next(last.unwrap_or(since)).filter(|at| *at <= now) {
+        last = Some(next);
         count += 1;
-        if count == MAX_STEPS {
-            break;
+        if count > MANY_MISSED {
+            return (Some(schedule.last(next, now)), count);
         }
     }
     (last, count)
+}
+
+/// Until when times count as scheduled: the last that was, or when the cron job was made. One to come is of a clock that was set
+/// back since: times are counted from now on, and the status keeps that.
+fn scheduled_until(status: &mut CronJobStatus, created: Timestamp, now: Timestamp) -> Timestamp {
+    let last = status.last_schedule_time.as_ref().map_or(created, |t| t.0);
+    if last.duration_since(now) > SKEW {
+        status.last_schedule_time = Some(Time(now));
+    }
+    last.min(now)
 }
 
 #[async_trait]
@@ -176,8 +185,11 @@ impl CronJobs {
                 .iter()
                 .filter(|job| outcome(job) == Some(how))
                 .collect();
-            ended
-                .sort_by_key(|job| Reverse(job.status.as_ref().and_then(|s| s.start_time.clone())));
+            let started = |job: &Job| job.status.as_ref()?.start_time.clone().map(|t| t.0);
+            // One to come is of before the clock was set back.
+            let now = Timestamp::now();
+            let before = |at: &Timestamp| at.duration_since(now) <= SKEW;
+            ended.sort_by_key(|job| Reverse(started(job).filter(before)));
             for job in ended.into_iter().skip(usize::try_from(limit).unwrap_or(0)) {
                 self.delete(cron, job).await?;
             }
@@ -230,16 +242,14 @@ impl CronJobs {
             .creation_timestamp
             .as_ref()
             .map_or(now, |t| t.0);
-        let mut since = status.last_schedule_time.as_ref().map_or(created, |t| t.0);
+        let mut since = scheduled_until(status, created, now);
         if let Some(deadline) = spec.starting_deadline_seconds {
             let first = now.checked_sub(SignedDuration::from_secs(deadline));
             since = since.max(first.unwrap_or(created));
         }
         let (due, count) = missed(&schedule, since, now);
         if count > MANY_MISSED {
-            let text = format!(
-                "too many missed start times: {count}. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
-            );
+            let text = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
             self.events.warning(&reference, "TooManyMissedTimes", text);
         }
         let Some(due) = due else {
@@ -356,6 +366,27 @@ mod tests {
             at("2026-01-01T10:35:00Z"),
         );
         assert_eq!((last, count), (None, 0));
+        // a box that began in 1970 has been told the time
+        let (last, count) = missed(&schedule, Timestamp::UNIX_EPOCH, at("2026-01-01T10:35:00Z"));
+        assert_eq!(last, Some(at("2026-01-01T10:30:00Z")));
+        assert!(count > MANY_MISSED);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_does_not_end_a_schedule() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let (later, now) = (at("2036-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"));
+        let mut status = CronJobStatus::default();
+        assert_eq!(scheduled_until(&mut status, later, now), now);
+        let minute = at("2026-01-01T00:01:00Z");
+        assert_eq!(scheduled_until(&mut status, later, minute), now);
+        status.last_schedule_time = Some(Time(at("2026-01-01T00:01:01Z")));
+        let until = scheduled_until(&mut status, now, minute);
+        assert_eq!(until, minute, "another controller's clock is ahead");
+        assert_eq!(
+            status.last_schedule_time,
+            Some(Time(at("2026-01-01T00:01:01Z")))
+        );
     }
 
     /// A server that has one job, `made` with UID `1`.

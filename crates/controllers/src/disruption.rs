@@ -290,7 +290,7 @@ fn status_of(
             .iter()
             .find(|pod| pod.metadata.name.as_ref() == Some(name));
         let waits = pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none());
-        let left = CONFIRMATION - now.duration_since(since.0);
+        let left = (CONFIRMATION - now.duration_since(since.0)).min(CONFIRMATION);
         if waits && left.is_positive() {
             soonest = Some(soonest.map_or(left, |s| s.min(left)));
             return true;

@@ -7,11 +7,14 @@ use davit_reconcile::{Context, Error, Informers, gone_is_none};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{Selector, SelectorExt};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// By how much the clocks of a node and of the controllers may differ.
+pub(crate) const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
 /// What can be owned: pods, and the replica sets of deployments.
 pub(crate) trait Owned:
@@ -311,6 +314,10 @@ pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
 /// How long until the pod has been ready for `min_ready` seconds: zero when it is available, `None` when not ready.
 pub(crate) fn until_available(pod: &Pod, min_ready: i32, now: Timestamp) -> Option<Duration> {
     let since = ready_since(pod)?;
+    // Ready since a moment to come: since before the clock was set back.
+    if since.duration_since(now) > SKEW {
+        return Some(Duration::ZERO);
+    }
     let needed = Duration::from_secs(u64::try_from(min_ready).unwrap_or(0));
     Some(needed.saturating_sub(Duration::try_from(now.duration_since(since)).unwrap_or_default()))
 }
@@ -372,6 +379,19 @@ mod tests {
         let set: ReplicaSet = serde_json::from_value(set).unwrap();
         let owner = Owner::of(&set, &LabelSelector::default()).unwrap();
         owner.is_there::<ReplicaSet>(&server(going)).await.unwrap()
+    }
+
+    #[test]
+    fn pods_that_were_ready_before_the_clock_was_set_back_are_available() {
+        let ready = |at: &str| -> Pod {
+            let condition = json!({ "type": "Ready", "status": "True", "lastTransitionTime": at });
+            serde_json::from_value(json!({ "status": { "conditions": [condition] } })).unwrap()
+        };
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let left = |at| until_available(&ready(at), 60, now).map(|left| left.as_secs());
+        assert_eq!(left("2025-12-31T23:59:20Z"), Some(20));
+        assert_eq!(left("2026-01-01T00:00:02Z"), Some(60), "clocks differ");
+        assert_eq!(left("2031-01-01T00:00:00Z"), Some(0));
     }
 
     /// A simulation's seed: pods were made and collected without end while the informer had not heard of a deletion.
