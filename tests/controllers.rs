@@ -3,6 +3,7 @@
 
 mod accounts;
 mod chosen;
+mod clock;
 mod gangs;
 mod jobs;
 mod services;

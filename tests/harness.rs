@@ -126,6 +126,8 @@ pub fn temp_dir() -> tempfile::TempDir {
 pub struct Cluster {
     child: Child,
     args: Vec<String>,
+    /// What davit's environment has beside ours.
+    env: Vec<(&'static str, String)>,
     pub dir: tempfile::TempDir,
     pub kubeconfig: PathBuf,
     pub server: String,
@@ -141,6 +143,15 @@ impl Cluster {
 
     /// The same, with something done in the directory in which `data` will be.
     pub fn up_after(args: &[&str], prepare: impl FnOnce(&Path)) -> Self {
+        Self::up_with(Vec::new(), args, prepare)
+    }
+
+    /// The same, with more in its environment.
+    pub fn up_with(
+        env: Vec<(&'static str, String)>,
+        args: &[&str],
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
         let dir = temp_dir();
         prepare(dir.path());
         let mut all = vec![
@@ -160,10 +171,11 @@ impl Cluster {
         if !configures_disk(args) {
             all.extend(FULL_DISK.map(str::to_owned));
         }
-        let (child, ready) = start(&all, dir.path());
+        let (child, ready) = start(&all, &env, dir.path());
         let mut cluster = Self {
             child,
             args: all,
+            env,
             dir,
             kubeconfig: PathBuf::new(),
             server: String::new(),
@@ -208,7 +220,7 @@ impl Cluster {
 
     /// Starts davit again with the arguments it had.
     pub fn start_again(&mut self) {
-        let (child, ready) = start(&self.args, self.dir.path());
+        let (child, ready) = start(&self.args, &self.env, self.dir.path());
         self.child = child;
         self.read_ready(&ready);
     }
@@ -305,7 +317,7 @@ fn start_ticks(pid: i32) -> Option<u64> {
     after_name.split_whitespace().nth(19)?.parse().ok()
 }
 
-fn start(args: &[String], dir: &Path) -> (Child, String) {
+fn start(args: &[String], env: &[(&str, String)], dir: &Path) -> (Child, String) {
     let log = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
@@ -317,6 +329,7 @@ fn start(args: &[String], dir: &Path) -> (Child, String) {
             "DAVIT_LOG",
             std::env::var("DAVIT_LOG").unwrap_or_else(|_| "info,hyper=warn,kube=warn".to_owned()),
         )
+        .envs(env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)

@@ -115,7 +115,9 @@ impl Authority {
         let after = |seconds: i64| now + SignedDuration::from_secs(seconds);
         let end = after(seconds).as_second().min(self.not_after);
         let end = Timestamp::from_second(end).unwrap_or(now);
-        let validity = [time(after(-BACKDATED)), time(end)].concat();
+        // Verifiers know no time before 1970, where boxes without a battery begin.
+        let begin = after(-BACKDATED).max(Timestamp::UNIX_EPOCH);
+        let validity = [time(begin), time(end)].concat();
         let mut serial = uuid::Uuid::new_v4().into_bytes();
         // positive and not zero
         serial[0] = serial[0] & 0x7f | 0x40;

@@ -432,7 +432,8 @@ fn leaf_params(
 fn set_validity(params: &mut CertificateParams, years: i32, now: jiff::Timestamp) {
     let now = now.to_zoned(jiff::tz::TimeZone::UTC);
     let from = i32::from(now.year()).max(RELEASE_YEAR);
-    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    // A box without a battery begins then, whatever the time is.
+    params.not_before = rcgen::date_time_ymd(1970, 1, 1);
     // the first of a month exists in every year
     params.not_after = rcgen::date_time_ymd(from + years, now.month().unsigned_abs(), 1);
 }

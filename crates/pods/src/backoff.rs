@@ -68,7 +68,8 @@ impl Backoff {
         if self.expired(entry, since) {
             return None;
         }
-        let left = entry.wait - now.duration_since(since);
+        // A failure of later is one before the clock was set back.
+        let left = (entry.wait - now.duration_since(since)).min(entry.wait);
         left.is_positive().then_some(left)
     }
 
@@ -118,6 +119,16 @@ mod tests {
             now += expected;
             expected = (expected * 2).min(300);
         }
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_delays_nobody_for_years() {
+        let mut b = Backoff::container_restarts(RestartDelays::default());
+        b.next("c", at(1_000_000_000), at(1_000_000_000));
+        let left = b.remaining("c", at(1_000_000_000), at(0));
+        assert_eq!(left.map(|d| d.as_secs()), Some(10));
+        b.next("c", at(0), at(0));
+        assert_eq!(b.wait("c").as_secs(), 20);
     }
 
     #[test]

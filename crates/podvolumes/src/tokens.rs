@@ -23,7 +23,9 @@ impl Cached {
     fn is_old(&self, now: jiff::Timestamp) -> bool {
         let life = self.token.expires.duration_since(self.issued);
         let age = now.duration_since(self.issued);
-        age >= life * 4 / 5 || age >= jiff::SignedDuration::from_hours(24)
+        // Of a clock that was set back since: the API server refuses what begins later.
+        let of_later = age < jiff::SignedDuration::ZERO;
+        of_later || age >= life * 4 / 5 || age >= jiff::SignedDuration::from_hours(24)
     }
 }
 
