@@ -478,21 +478,12 @@ async fn runtime(
     })
 }
 
-/// The node's name: as asked for, or the host's.
+/// The node's name, which is known before anything is started ([`crate::node_name`]).
 ///
 /// # Errors
-/// No name, or one that no node may have.
+/// It is not.
 pub(crate) fn node_name(options: &NodeOptions) -> Result<String> {
-    let name = options
-        .node_name
-        .clone()
-        .map_or_else(paths::host_name, Ok)?;
-    if let Some(fault) = davit_api::names::check_dns1123_subdomain(&name).first() {
-        bail!(
-            "no node may be called {name:?}: {fault}; give it another name with --node-name NAME"
-        );
-    }
-    Ok(name)
+    options.node_name.clone().context("the node has no name")
 }
 
 /// What a node agent is started with.

@@ -39,6 +39,7 @@ mod live;
 mod logs;
 mod new;
 mod node_identity;
+mod node_name;
 mod numa;
 mod open_files;
 mod output;

@@ -77,7 +77,7 @@ pub(crate) fn holds_cluster(data_dir: &Path) -> bool {
 }
 
 /// What davit puts into its data directory.
-const OWN: [&str; 19] = [
+const OWN: [&str; 20] = [
     "locks",
     "store",
     "pki",
@@ -96,6 +96,7 @@ const OWN: [&str; 19] = [
     "scheduler.kubeconfig",
     "controllers.kubeconfig",
     NODE_ROOT,
+    NODE_NAME,
     MARK,
 ];
 
@@ -104,6 +105,8 @@ const OWN: [&str; 19] = [
 pub(crate) const MARK: &str = ".davit";
 /// Says below which root the node of the data directory has its files, for commands that come when it is gone.
 const NODE_ROOT: &str = "node-root";
+/// Says what the node of the data directory is called.
+pub(crate) const NODE_NAME: &str = "node-name";
 /// Bytes of a path.
 const PATH_LIMIT: u64 = 4096;
 /// What commands lock, below `locks`.

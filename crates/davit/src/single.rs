@@ -246,6 +246,10 @@ pub(crate) async fn node(mut args: Node) -> Result<()> {
     let data_dir = paths::data_dir(args.data_dir.as_deref())?;
     paths::protect_data_dir(&data_dir)?;
     let _owned = owner::own(&data_dir, "node")?;
+    args.options.node_name = Some(crate::node_name::keep(
+        args.options.node_name.take(),
+        &data_dir,
+    )?);
     let name = node_name(&args.options)?;
     let cancel = CancellationToken::new();
     let joining = Identity::new(&args, &data_dir, &name);

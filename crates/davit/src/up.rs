@@ -50,6 +50,12 @@ pub(crate) async fn run(mut args: Up) -> Result<()> {
     let data_dir = paths::data_dir(args.server.data_dir.as_deref())?;
     paths::protect_data_dir(&data_dir)?;
     let _owned = owner::own(&data_dir, "up")?;
+    if !args.no_node {
+        args.node.node_name = Some(crate::node_name::keep(
+            args.node.node_name.take(),
+            &data_dir,
+        )?);
+    }
     let starting = Cluster::start(&args, &data_dir);
     let outcome = match signals.unless_received(starting).await {
         Ok(Some(cluster)) => cluster.attend(&args, started, &mut signals).await,
