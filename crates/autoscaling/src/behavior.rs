@@ -97,8 +97,8 @@ impl ScalingHistory {
     /// Enters a change that was made.
     pub fn changed(&mut self, from: i32, to: i32, now: Instant) {
         match to > from {
-            true => self.ups.push((now, to - from)),
-            false => self.downs.push((now, from - to)),
+            true => self.ups.push((now, to.saturating_sub(from))),
+            false => self.downs.push((now, from.saturating_sub(to))),
         }
         let is_recent = |(at, _): &(Instant, i32)| now.duration_since(*at) <= LONGEST_PERIOD;
         self.ups.retain(is_recent);
@@ -168,14 +168,15 @@ impl ScalingHistory {
 
     /// The number at the beginning of a period.
     fn before(&self, current: i32, period: i32, now: Instant) -> i32 {
-        let within = |events: &[(Instant, i32)]| -> i32 {
+        let within = |events: &[(Instant, i32)]| -> i64 {
             events
                 .iter()
                 .filter(|(at, _)| now.duration_since(*at) < seconds(period))
-                .map(|(_, change)| change)
+                .map(|(_, change)| i64::from(*change))
                 .sum()
         };
-        current - within(&self.ups) + within(&self.downs)
+        let before = i64::from(current) - within(&self.ups) + within(&self.downs);
+        i32::try_from(before).unwrap_or(if before < 0 { i32::MIN } else { i32::MAX })
     }
 
     fn by_rules(
@@ -360,6 +361,24 @@ mod tests {
         assert_eq!(after(&mut history, &spec, 12, 40, now).replicas, 14);
         let down = after(&mut history, &spec, 12, 2, now);
         assert_eq!((down.replicas, down.limited), (6, DOWN_LIMIT));
+    }
+
+    #[test]
+    fn the_largest_numbers_are_added_up() {
+        let policies = json!({ "policies": [{ "type": "Percent", "value": i32::MAX, "periodSeconds": 60 },
+            { "type": "Pods", "value": i32::MAX, "periodSeconds": 60 }] });
+        let mut spec = spec(&json!({ "scaleUp": policies, "scaleDown": policies }));
+        spec.max_replicas = i32::MAX;
+        let (mut history, now) = (ScalingHistory::default(), Instant::now());
+        for (from, to) in [(1, i32::MAX), (0, i32::MAX), (-5, i32::MAX)] {
+            // a user takes back what was done, again and again
+            history.changed(from, to, now);
+            after(&mut history, &spec, from, to, now);
+        }
+        for (from, to) in [(i32::MAX, 0), (i32::MAX, -1), (i32::MAX, i32::MIN)] {
+            history.changed(from, to, now);
+            after(&mut history, &spec, from, to, now);
+        }
     }
 
     #[test]

@@ -222,7 +222,7 @@ impl Deployments {
         replicas: i32,
     ) -> Result<(), Error> {
         let name = set.metadata.name.clone().unwrap_or_default();
-        let from = replica_sets::wanted(set);
+        let from = replica_sets::narrow(replica_sets::wanted(set));
         let desired = deployment
             .spec
             .as_ref()
@@ -236,7 +236,7 @@ impl Deployments {
         if from == replicas && annotated == Some(&desired.to_string()) {
             return Ok(());
         }
-        let max = desired + rollout::max_surge(deployment.spec.as_ref());
+        let max = i64::from(desired) + rollout::max_surge(deployment.spec.as_ref());
         let patch = serde_json::json!({
             "metadata": {
                 "resourceVersion": set.metadata.resource_version,

@@ -160,7 +160,8 @@ impl Disruption {
         match self.scales.get(target).await {
             // another object of the same name wants nothing of this pod
             Ok(scale) if scale.metadata.uid.as_ref() != Some(&owner.uid) => Ok(0),
-            Ok(scale) => Ok(scale.spec.and_then(|spec| spec.replicas).unwrap_or(0)),
+            // custom kinds may let their users write less than none
+            Ok(scale) => Ok(scale.spec.and_then(|s| s.replicas).unwrap_or(0).max(0)),
             Err(error) if error.is_not_found() => {
                 // the object is gone, or its kind has no scale
                 match self.scales.has_scale(&owner.api_version, &owner.kind).await {
@@ -232,8 +233,8 @@ fn scaled(value: &IntOrString, total: i32) -> i32 {
         IntOrString::Int(number) => *number,
         IntOrString::String(text) => {
             let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
-            let scaled = (percent * i64::from(total) + 99).div_euclid(100);
-            i32::try_from(scaled).unwrap_or(i32::MAX)
+            let scaled = percent.saturating_mul(total.into()).saturating_add(99);
+            i32::try_from(scaled.div_euclid(100)).unwrap_or(i32::MAX)
         }
     }
 }
@@ -257,7 +258,7 @@ fn need(
     Ok(match (&spec.max_unavailable, &spec.min_available) {
         (Some(most), _) => {
             let expected = by_controllers()?;
-            let desired = (expected - scaled(most, expected)).max(0);
+            let desired = expected.saturating_sub(scaled(most, expected)).max(0);
             Need { expected, desired }
         }
         (None, Some(IntOrString::Int(least))) => Need {
@@ -311,7 +312,7 @@ fn status_of(
     let allowed = if need.expected <= 0 {
         0
     } else {
-        (healthy - need.desired).max(0)
+        healthy.saturating_sub(need.desired).max(0)
     };
     let condition = if allowed > 0 {
         ("True", "SufficientPods", "")
@@ -428,6 +429,24 @@ mod tests {
                 desired: 2
             }
         );
+    }
+
+    #[test]
+    fn numbers_at_the_end_of_their_range_are_counted() {
+        let pods = pods(&[true, true]);
+        for replicas in [i32::MIN, -1, i32::MAX] {
+            for spec in [
+                json!({ "maxUnavailable": i32::MAX }),
+                json!({ "maxUnavailable": "100%" }),
+                json!({ "minAvailable": format!("{}%", i64::MAX) }),
+            ] {
+                let budget = budget(spec, json!({}));
+                let each = |pod: &Pod| Ok((pod.metadata.uid.clone().unwrap(), replicas));
+                let need = need(&budget, &pods, each).unwrap();
+                let (status, _) = status_of(&budget, &pods, &need, Timestamp::now());
+                assert!(status.disruptions_allowed >= Some(0));
+            }
+        }
     }
 
     #[test]

@@ -136,7 +136,7 @@ fn scaled(limit: &IntOrString, nodes: usize) -> usize {
         IntOrString::Int(count) => usize::try_from(*count).unwrap_or(0),
         IntOrString::String(text) => {
             let percent: usize = text.trim_end_matches('%').parse().unwrap_or(0);
-            (percent * nodes).div_ceil(100)
+            percent.saturating_mul(nodes).div_ceil(100)
         }
     }
 }

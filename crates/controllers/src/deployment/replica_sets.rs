@@ -65,22 +65,32 @@ fn has_template(set: &ReplicaSet, template: &PodTemplateSpec) -> bool {
     normal(&theirs) == normal(template)
 }
 
-/// `spec.replicas`
-pub(super) fn wanted(set: &ReplicaSet) -> i32 {
-    set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)
+/// `spec.replicas`. These numbers are wider than those of objects: several sets may want as many as one object can say.
+pub(super) fn wanted(set: &ReplicaSet) -> i64 {
+    set.spec
+        .as_ref()
+        .and_then(|s| s.replicas)
+        .unwrap_or(1)
+        .into()
 }
 
 /// `status.replicas`
-pub(super) fn actual(set: &ReplicaSet) -> i32 {
-    set.status.as_ref().map_or(0, |s| s.replicas)
+pub(super) fn actual(set: &ReplicaSet) -> i64 {
+    set.status.as_ref().map_or(0, |s| s.replicas).into()
 }
 
 /// `status.availableReplicas`
-pub(super) fn available(set: &ReplicaSet) -> i32 {
-    set.status
-        .as_ref()
+pub(super) fn available(set: &ReplicaSet) -> i64 {
+    let status = set.status.as_ref();
+    status
         .and_then(|s| s.available_replicas)
         .unwrap_or(0)
+        .into()
+}
+
+/// A sum as objects can say it.
+pub(super) fn narrow(sum: i64) -> i32 {
+    i32::try_from(sum).unwrap_or(if sum < 0 { 0 } else { i32::MAX })
 }
 
 /// The revision a set was recorded as; 0 when it was not.
@@ -137,7 +147,7 @@ pub(super) fn new_set(deployment: &Deployment, owner: &Owner, sets: &Sets) -> Re
     annotations.insert(DESIRED.to_owned(), desired.to_string());
     annotations.insert(
         MAX.to_owned(),
-        (desired + super::rollout::max_surge(Some(&spec))).to_string(),
+        (i64::from(desired) + super::rollout::max_surge(Some(&spec))).to_string(),
     );
     ReplicaSet {
         metadata: ObjectMeta {

@@ -1,21 +1,21 @@
 //! How many replicas each set of a deployment should have now: a pure plan.
 
-use super::replica_sets::{DESIRED, MAX, Sets, actual, available, wanted};
+use super::replica_sets::{DESIRED, MAX, Sets, actual, available, narrow, wanted};
 use k8s_openapi::api::apps::v1::{DeploymentSpec, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// The strategy in numbers.
+/// The strategy in numbers, wide enough to be added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Limits {
-    desired: i32,
-    surge: i32,
-    unavailable: i32,
+    desired: i64,
+    surge: i64,
+    unavailable: i64,
     recreate: bool,
 }
 
 impl Limits {
     fn of(spec: &DeploymentSpec) -> Self {
-        let desired = spec.replicas.unwrap_or(1);
+        let desired = i64::from(spec.replicas.unwrap_or(1));
         let strategy = spec.strategy.as_ref();
         let recreate = strategy.and_then(|s| s.type_.as_deref()) == Some("Recreate");
         let rolling = strategy.and_then(|s| s.rolling_update.as_ref());
@@ -24,7 +24,7 @@ impl Limits {
             |value: Option<&IntOrString>, up: bool| resolve(value.unwrap_or(&quarter), desired, up);
         let surge = share(rolling.and_then(|r| r.max_surge.as_ref()), true);
         // No more than can be counted together with what is wanted.
-        let surge = surge.min(i32::MAX - desired.max(0));
+        let surge = surge.min(i64::from(i32::MAX) - desired.max(0));
         let mut unavailable = share(rolling.and_then(|r| r.max_unavailable.as_ref()), false);
         // With both at zero nothing could ever move.
         if surge == 0 && unavailable == 0 {
@@ -48,25 +48,25 @@ impl Limits {
 }
 
 /// A count, or a share of `total` rounded up or down.
-fn resolve(value: &IntOrString, total: i32, up: bool) -> i32 {
+fn resolve(value: &IntOrString, total: i64, up: bool) -> i64 {
     match value {
-        IntOrString::Int(count) => *count,
+        IntOrString::Int(count) => (*count).into(),
         IntOrString::String(text) => {
             let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
-            let exact = percent * i64::from(total);
-            let share = if up { (exact + 99) / 100 } else { exact / 100 };
-            i32::try_from(share).unwrap_or(i32::MAX)
+            let exact = percent.saturating_mul(total);
+            let share = if up { exact.saturating_add(99) } else { exact };
+            share / 100
         }
     }
 }
 
 /// How many pods more than desired may exist during a rollout.
-pub(super) fn max_surge(spec: Option<&DeploymentSpec>) -> i32 {
+pub(super) fn max_surge(spec: Option<&DeploymentSpec>) -> i64 {
     spec.map_or(0, |spec| Limits::of(spec).surge)
 }
 
 /// How many pods fewer than desired may be available during a rollout.
-pub(super) fn max_unavailable(spec: Option<&DeploymentSpec>) -> i32 {
+pub(super) fn max_unavailable(spec: Option<&DeploymentSpec>) -> i64 {
     spec.map_or(0, |spec| Limits::of(spec).unavailable)
 }
 
@@ -77,15 +77,15 @@ pub(super) fn first_size(spec: &DeploymentSpec, sets: &Sets) -> i32 {
         return if sets.old.iter().any(|rs| wanted(rs) > 0 || actual(rs) > 0) {
             0
         } else {
-            limits.desired
+            narrow(limits.desired)
         };
     }
-    let others: i32 = sets.old.iter().map(wanted).sum();
-    grown(0, others, limits)
+    let others = sets.old.iter().map(wanted).sum();
+    narrow(grown(0, others, limits))
 }
 
 /// The size to which a set of `size` may grow while `others` replicas exist elsewhere.
-fn grown(size: i32, others: i32, limits: Limits) -> i32 {
+fn grown(size: i64, others: i64, limits: Limits) -> i64 {
     let room = (limits.desired + limits.surge - size - others).max(0);
     (size + room)
         .min(limits.desired)
@@ -94,6 +94,11 @@ fn grown(size: i32, others: i32, limits: Limits) -> i32 {
 
 /// The sets to scale, and to how many replicas.
 pub(super) fn plan(spec: &DeploymentSpec, sets: &Sets) -> Vec<(ReplicaSet, i32)> {
+    let sizes = sizes(spec, sets).into_iter();
+    sizes.map(|(set, size)| (set, narrow(size))).collect()
+}
+
+fn sizes(spec: &DeploymentSpec, sets: &Sets) -> Vec<(ReplicaSet, i64)> {
     let limits = Limits::of(spec);
     // Where all old pods go first there is no proportion to keep.
     if spec.paused == Some(true) || (!limits.recreate && is_scaled(sets, limits)) {
@@ -119,7 +124,7 @@ fn is_scaled(sets: &Sets, limits: Limits) -> bool {
 
 /// The sets follow the replicas of the deployment: the only one as a whole, several in proportion to their sizes, so
 /// that a rollout that is under way risks no more than before.
-fn scale(sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i32)> {
+fn scale(sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i64)> {
     let mut active: Vec<&ReplicaSet> = sets.all().filter(|rs| wanted(rs) > 0).collect();
     if let [] | [_] = active[..] {
         let only = active.first().copied().or_else(|| sets.all().last());
@@ -144,7 +149,7 @@ fn scale(sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i32)> {
         0 => 0,
         desired => desired + limits.surge,
     };
-    let total: i32 = active.iter().map(|rs| wanted(rs)).sum();
+    let total: i64 = active.iter().map(|rs| wanted(rs)).sum();
     let to_add = allowed - total;
     let age = |rs: &ReplicaSet| rs.metadata.creation_timestamp.as_ref().map(|t| t.0);
     // The largest first; among equals the newer grows first and the older shrinks first.
@@ -154,7 +159,7 @@ fn scale(sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i32)> {
         wanted(b).cmp(&wanted(a)).then(by_age)
     });
     let mut left = to_add;
-    let mut plan: Vec<(ReplicaSet, i32)> = Vec::new();
+    let mut plan: Vec<(ReplicaSet, i64)> = Vec::new();
     for set in active {
         let share = share_of(set, allowed, total, limits);
         let share = if to_add > 0 {
@@ -173,27 +178,24 @@ fn scale(sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i32)> {
 }
 
 /// By how many replicas a set changes so that it is the same part of the whole as before.
-fn share_of(set: &ReplicaSet, allowed: i32, total: i32, limits: Limits) -> i32 {
+fn share_of(set: &ReplicaSet, allowed: i64, total: i64, limits: Limits) -> i64 {
     let size = wanted(set);
     if limits.desired == 0 {
         return -size;
     }
     let before = annotation(set, MAX).filter(|max| *max > 0).unwrap_or(total);
-    let exact = f64::from(size) * f64::from(allowed) / f64::from(before);
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "sizes are far below the limits of i32, and the cast saturates"
-    )]
-    let rounded = exact.round() as i32;
-    rounded - size
+    // To the nearest; halves go up. An annotation that says less than there is does not make a set larger than it can be.
+    let part = (2 * size).saturating_mul(allowed).saturating_add(before) / (2 * before);
+    part.min(i32::MAX.into()) - size
 }
 
-fn annotation(set: &ReplicaSet, name: &str) -> Option<i32> {
-    set.metadata.annotations.as_ref()?.get(name)?.parse().ok()
+fn annotation(set: &ReplicaSet, name: &str) -> Option<i64> {
+    let text = set.metadata.annotations.as_ref()?.get(name)?;
+    text.parse::<i32>().ok().map(i64::from)
 }
 
-fn recreate(current: &ReplicaSet, sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i32)> {
-    let down: Vec<(ReplicaSet, i32)> = sets
+fn recreate(current: &ReplicaSet, sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i64)> {
+    let down: Vec<(ReplicaSet, i64)> = sets
         .old
         .iter()
         .filter(|rs| wanted(rs) > 0)
@@ -207,8 +209,8 @@ fn recreate(current: &ReplicaSet, sets: &Sets, limits: Limits) -> Vec<(ReplicaSe
     }
 }
 
-fn roll(current: &ReplicaSet, sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i32)> {
-    let others: i32 = sets.old.iter().map(wanted).sum();
+fn roll(current: &ReplicaSet, sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i64)> {
+    let others: i64 = sets.old.iter().map(wanted).sum();
     let size = wanted(current);
     let target = if size > limits.desired {
         limits.desired
@@ -231,7 +233,7 @@ fn roll(current: &ReplicaSet, sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i
             removable -= unavailable;
         }
     }
-    let total_available: i32 = sets.all().map(available).sum();
+    let total_available: i64 = sets.all().map(available).sum();
     let mut surplus = (total_available - min_available).max(0).min(removable);
     for set in &sets.old {
         let planned = plan
@@ -349,6 +351,36 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_largest_numbers_are_added_up() {
+        let most = i32::MAX;
+        let all = |size: i32| {
+            let mut set = set(&format!("old-{size}"), size, size);
+            let values = [(DESIRED, 1), (MAX, 1)].map(|(k, v)| (k.to_owned(), v.to_string()));
+            set.metadata.annotations = Some(values.into());
+            set
+        };
+        for current in [0, 1, most] {
+            let sets = Sets {
+                current: Some(set("new", current, 0)),
+                old: vec![all(most), all(most - 1), all(1)],
+            };
+            for (surge, unavailable) in [(0, most), (most, 0), (most, most), (1, 0)] {
+                for replicas in [0, 1, most] {
+                    let mut spec = spec(replicas, surge, unavailable);
+                    assert!((0..=replicas).contains(&first_size(&spec, &sets)));
+                    for paused in [true, false] {
+                        spec.paused = Some(paused);
+                        let plan = plan(&spec, &sets);
+                        assert!(plan.iter().all(|(_, size)| *size >= 0), "{plan:?}");
+                    }
+                }
+            }
+        }
+        let share = IntOrString::String(format!("{}%", i64::MAX));
+        assert!(resolve(&share, i64::from(most), true) > 0);
+    }
+
     proptest! {
         /// Every rollout whose pods become ready ends with the new set alone, never leaving the limits on the way.
         #[test]
@@ -361,22 +393,22 @@ mod tests {
                 for (planned, size) in plan(&spec, &sets) {
                     for rs in sets.old.iter_mut().chain(&mut sets.current) {
                         if rs.metadata.name == planned.metadata.name {
-                            let ready = available(rs).min(size);
+                            let ready = narrow(available(rs)).min(size);
                             *rs = set(rs.metadata.name.as_deref().unwrap(), size, ready);
                         }
                     }
                 }
-                let total: i32 = sets.all().map(wanted).sum();
+                let total: i64 = sets.all().map(wanted).sum();
                 prop_assert!(total <= limits.desired + limits.surge);
-                let serving: i32 = sets.all().map(available).sum();
+                let serving: i64 = sets.all().map(available).sum();
                 prop_assert!(serving >= limits.desired - limits.unavailable, "{serving} serve");
                 // One pod of the new set becomes ready.
                 let current = sets.current.as_mut().unwrap();
-                let (size, ready) = (wanted(current), available(current));
+                let (size, ready) = (narrow(wanted(current)), narrow(available(current)));
                 *current = set("new", size, (ready + 1).min(size));
             }
-            prop_assert_eq!(sets.current.as_ref().map(wanted), Some(replicas));
-            prop_assert_eq!(sets.old.iter().map(wanted).sum::<i32>(), 0);
+            prop_assert_eq!(sets.current.as_ref().map(wanted), Some(replicas.into()));
+            prop_assert_eq!(sets.old.iter().map(wanted).sum::<i64>(), 0);
         }
     }
 }

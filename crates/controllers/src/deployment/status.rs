@@ -2,7 +2,7 @@
 //! ReplicaFailure, which its sets say.
 
 use super::MIN_CHECK;
-use super::replica_sets::{Sets, actual, available, wanted};
+use super::replica_sets::{Sets, actual, available, narrow, wanted};
 use k8s_openapi::api::apps::v1::{
     Deployment, DeploymentCondition, DeploymentSpec, DeploymentStatus, ReplicaSet,
 };
@@ -15,22 +15,20 @@ use std::time::Duration;
 pub(super) fn compute(deployment: &Deployment, sets: &Sets, now: Timestamp) -> DeploymentStatus {
     let spec = deployment.spec.clone().unwrap_or_default();
     let before = deployment.status.clone().unwrap_or_default();
-    let or_none = |n: i32| (n > 0).then_some(n);
-    let total: i32 = sets.all().map(actual).sum();
+    let or_none = |n: i64| (n > 0).then(|| narrow(n));
+    let total: i64 = sets.all().map(actual).sum();
     let ready = sets
         .all()
         .map(|rs| {
-            rs.status
-                .as_ref()
-                .and_then(|s| s.ready_replicas)
-                .unwrap_or(0)
+            let ready = rs.status.as_ref().and_then(|s| s.ready_replicas);
+            i64::from(ready.unwrap_or(0))
         })
         .sum();
-    let available: i32 = sets.all().map(available).sum();
+    let available: i64 = sets.all().map(available).sum();
     let updated = sets.current.as_ref().map_or(0, actual);
-    let desired = spec.replicas.unwrap_or(1);
+    let desired = i64::from(spec.replicas.unwrap_or(1));
     // Pods that cannot even be made are missing all the same.
-    let wanted: i32 = sets.all().map(wanted).sum();
+    let wanted: i64 = sets.all().map(wanted).sum();
     let mut status = DeploymentStatus {
         observed_generation: deployment.metadata.generation,
         replicas: or_none(total),
@@ -69,7 +67,7 @@ fn terminating(sets: &Sets) -> Option<i32> {
     let mut all = sets.all().map(|set| set.status.clone().unwrap_or_default());
     all.try_fold(0, |sum, status| {
         match (status.terminating_replicas, status.observed_generation) {
-            (Some(count), _) => Some(sum + count),
+            (Some(count), _) => Some(i32::saturating_add(sum, count)),
             (None, None | Some(0)) => Some(sum),
             (None, Some(_)) => None,
         }
@@ -100,7 +98,7 @@ struct RolloutProgress {
     moved: bool,
 }
 
-fn availability(spec: &DeploymentSpec, available: i32, desired: i32) -> RolloutProgress {
+fn availability(spec: &DeploymentSpec, available: i64, desired: i64) -> RolloutProgress {
     let tolerated = desired - super::rollout::max_unavailable(Some(spec));
     let (status, reason, message) = if available >= tolerated {
         (
@@ -269,5 +267,8 @@ mod tests {
         assert_eq!(unavailable(set(1, 0), set(1, 1)), Some(1));
         assert_eq!(unavailable(set(1, 1), set(0, 0)), None);
         assert_eq!(unavailable(set(1, 1), set(0, 1)), None, "more than wanted");
+        let most = i32::MAX;
+        assert_eq!(unavailable(set(most, most), set(most, most)), None);
+        assert_eq!(unavailable(set(most, 0), set(most, 0)), Some(most));
     }
 }

@@ -188,7 +188,7 @@ fn count_released(status: &mut JobStatus, tracked: &BTreeSet<&str>) {
         }
         let left = waiting.as_ref().map_or(0, Vec::len);
         let counted = i32::try_from(all - left).unwrap_or(0);
-        *counter = Some(counter.unwrap_or(0) + counted).filter(|n| *n > 0);
+        *counter = Some(counter.unwrap_or(0).saturating_add(counted)).filter(|n| *n > 0);
         if left == 0 {
             *waiting = None;
         }

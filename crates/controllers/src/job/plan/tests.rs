@@ -80,6 +80,20 @@ fn an_end_is_listed_before_the_pod_goes_and_counted_after() {
 }
 
 #[test]
+fn a_status_that_somebody_wrote_is_counted_on_from() {
+    let mut job = completions(3, 2);
+    let status = json!({ "succeeded": i32::MAX, "failed": i32::MAX,
+        "uncountedTerminatedPods": { "succeeded": ["x"], "failed": ["y", "z"] } });
+    job.status = serde_json::from_value(status).unwrap();
+    let all = pods(&[("a", "Succeeded"), ("b", "Failed")]);
+    assert_eq!(
+        plan(&job, &all, now()).status.failed,
+        Some(i32::MAX),
+        "two were let go"
+    );
+}
+
+#[test]
 fn enough_successes_complete_the_job() {
     let mut plan = plan(&completions(1, 1), &pods(&[("a", "Succeeded")]), now());
     assert!(plan.create.is_empty() && is_true(&plan.status, "SuccessCriteriaMet"));

@@ -64,7 +64,8 @@ impl<'a> JobView<'a> {
         let new_failures = new_failures.count() + failed.len();
         let succeeded = pods.iter().filter(|p| phase(p) == "Succeeded");
         let succeeded: Vec<&Arc<Pod>> = succeeded.filter(|p| view.is_pending(p)).collect();
-        view.failed += i32::try_from(new_failures).unwrap_or(0);
+        // Whoever may write statuses may have written the largest number.
+        view.failed = (view.failed).saturating_add(i32::try_from(new_failures).unwrap_or(0));
         if view.is_indexed() {
             let text = status.completed_indexes.as_deref().unwrap_or_default();
             view.done = CompletionIndexes::parse(text, view.completions());
@@ -75,7 +76,7 @@ impl<'a> JobView<'a> {
             view.look_at_indexes(status);
         } else {
             let new = succeeded.iter().filter(|p| !listed(&done, p)).count() + done.len();
-            view.succeeded += i32::try_from(new).unwrap_or(0);
+            view.succeeded = (view.succeeded).saturating_add(i32::try_from(new).unwrap_or(0));
         }
         view
     }
