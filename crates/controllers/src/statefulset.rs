@@ -86,7 +86,7 @@ impl Reconcile for StatefulSets {
             .filter(|name| history.template(name).is_some())
             .unwrap_or_else(|| update.clone());
         let revisions = Revisions { current, update };
-        let pods: BTreeMap<i32, Arc<Pod>> = owner
+        let pods: BTreeMap<i64, Arc<Pod>> = owner
             .live_pods(&self.client)
             .await?
             .into_iter()
@@ -100,6 +100,15 @@ impl Reconcile for StatefulSets {
         }
         claims::settle(&self.client, &set, &shape, &pods).await?;
         let applied = self.apply(&set, &owner, &history, actions).await;
+        if let Some(ordinal) = shape.beyond().filter(|_| !creates) {
+            let name = &key.name;
+            let text = format!(
+                "create Pod {name}-{ordinal} in StatefulSet {name} failed error: there are no ordinals after {}",
+                ordinal - 1
+            );
+            self.events
+                .warning(&object_ref(&*set), "FailedCreate", text);
+        }
         self.update_status(&set, &shape, &pods, &revisions, now)
             .await?;
         applied?;
@@ -176,7 +185,7 @@ impl StatefulSets {
         &self,
         set: &StatefulSet,
         shape: &Shape,
-        pods: &BTreeMap<i32, Arc<Pod>>,
+        pods: &BTreeMap<i64, Arc<Pod>>,
         revisions: &Revisions,
         now: Timestamp,
     ) -> Result<(), Error> {
@@ -197,7 +206,7 @@ fn pod_for(
     set: &StatefulSet,
     owner: &Owner,
     template: &PodTemplateSpec,
-    ordinal: i32,
+    ordinal: i64,
     revision: &str,
 ) -> Pod {
     let name = format!("{}-{ordinal}", owner.reference.name);
@@ -216,7 +225,7 @@ fn pod_for(
 fn status_of(
     set: &StatefulSet,
     shape: &Shape,
-    pods: &BTreeMap<i32, Arc<Pod>>,
+    pods: &BTreeMap<i64, Arc<Pod>>,
     revisions: &Revisions,
     now: Timestamp,
 ) -> StatefulSetStatus {

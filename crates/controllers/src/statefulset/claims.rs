@@ -19,7 +19,7 @@ fn templates(set: &StatefulSet) -> &[PersistentVolumeClaim] {
         .unwrap_or_default()
 }
 
-fn claim_name(set: &StatefulSet, template: &PersistentVolumeClaim, ordinal: i32) -> String {
+fn claim_name(set: &StatefulSet, template: &PersistentVolumeClaim, ordinal: i64) -> String {
     let name = |name: &Option<String>| name.clone().unwrap_or_default();
     format!(
         "{}-{}-{ordinal}",
@@ -37,7 +37,7 @@ fn api(client: &kube::Client, set: &StatefulSet) -> kube::Api<PersistentVolumeCl
 pub(super) async fn create(
     client: &kube::Client,
     set: &StatefulSet,
-    ordinal: i32,
+    ordinal: i64,
     events: &EventRecorder,
 ) -> Result<(), Error> {
     let set_name = set.metadata.name.clone().unwrap_or_default();
@@ -74,7 +74,7 @@ pub(super) async fn create(
 }
 
 /// The volumes of the pod refer to its claims.
-pub(super) fn mount(set: &StatefulSet, ordinal: i32, spec: &mut PodSpec) {
+pub(super) fn mount(set: &StatefulSet, ordinal: i64, spec: &mut PodSpec) {
     for template in templates(set) {
         let name = template.metadata.name.clone().unwrap_or_default();
         let volume = Volume {
@@ -117,7 +117,7 @@ pub(super) async fn settle(
     client: &kube::Client,
     set: &StatefulSet,
     shape: &Shape,
-    pods: &BTreeMap<i32, Arc<Pod>>,
+    pods: &BTreeMap<i64, Arc<Pod>>,
 ) -> Result<(), Error> {
     let (when_deleted, when_scaled) = policy(set);
     let ours = |owner: &OwnerReference| {
@@ -136,7 +136,7 @@ pub(super) async fn settle(
                 .await
                 .context(|| format!("read claim {name}"))?;
             let Some(claim) = held else { continue };
-            let condemned = !(shape.start..shape.end()).contains(ordinal);
+            let condemned = !shape.ordinals().contains(ordinal);
             let references = claim.metadata.owner_references.clone().unwrap_or_default();
             if !when_deleted && !when_scaled && !references.iter().any(ours) {
                 continue;

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,10 +24,13 @@ pub(super) struct Revisions {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Action {
     /// Make the pod of an ordinal from the template of a revision.
-    Create { ordinal: i32, revision: String },
+    Create { ordinal: i64, revision: String },
     /// Delete a pod: it has ended, is too many, or has an old revision.
     Delete(Arc<Pod>),
 }
+
+/// One past the last ordinal that a pod can have.
+const ORDINALS: i64 = i32::MAX as i64 + 1;
 
 /// The shape of a set.
 #[derive(Debug, Clone, Copy)]
@@ -66,22 +70,29 @@ impl Shape {
         }
     }
 
-    /// One past the last ordinal.
-    pub(super) fn end(&self) -> i32 {
-        self.start.saturating_add(self.replicas)
+    /// Its ordinals; those that are numbers of an object, as all read them from the names of pods.
+    pub(super) fn ordinals(&self) -> Range<i64> {
+        let start = i64::from(self.start);
+        start..(start + i64::from(self.replicas)).min(ORDINALS)
     }
 
-    /// The first ordinal that a partition lets be updated; not past the last.
-    fn from(&self, partition: i32) -> i32 {
-        self.start.saturating_add(partition).min(self.end())
+    /// The first of its pods that cannot be, if it wants pods that have no ordinal.
+    pub(super) fn beyond(&self) -> Option<i64> {
+        (i64::from(self.start) + i64::from(self.replicas) > ORDINALS).then_some(ORDINALS)
+    }
+
+    /// The ordinals from the first that a partition lets be updated.
+    fn updated(&self, partition: i32) -> Range<i64> {
+        let all = self.ordinals();
+        (all.start + i64::from(partition)).min(all.end)..all.end
     }
 
     /// The revision of a pod that is made now.
-    fn revision_of(&self, ordinal: i32, revisions: &Revisions) -> String {
+    fn revision_of(&self, ordinal: i64, revisions: &Revisions) -> String {
         let old = !self.on_delete
             && match self.partition {
-                None => ordinal < self.from(self.current_replicas),
-                Some(partition) => ordinal < self.from(partition),
+                None => ordinal < self.updated(self.current_replicas).start,
+                Some(partition) => ordinal < self.updated(partition).start,
             };
         let name = if old {
             &revisions.current
@@ -93,11 +104,12 @@ impl Shape {
 }
 
 /// The ordinal in a pod's name, if it is one of the set's names.
-pub(super) fn ordinal_of(set: &str, pod: &Pod) -> Option<i32> {
+pub(super) fn ordinal_of(set: &str, pod: &Pod) -> Option<i64> {
     let name = pod.metadata.name.as_deref()?;
     let number = name.strip_prefix(set)?.strip_prefix('-')?;
     let plain = number.len() == 1 || !number.starts_with('0');
-    number.parse().ok().filter(|n| plain && *n >= 0)
+    let number = number.parse().ok();
+    number.filter(|n| plain && (0..ORDINALS).contains(n))
 }
 
 pub(super) fn revision_of(pod: &Pod) -> &str {
@@ -119,12 +131,12 @@ const BURST: usize = 500;
 /// The steps to take now; what comes after them is decided when they show.
 pub(super) fn plan(
     shape: &Shape,
-    pods: &BTreeMap<i32, Arc<Pod>>,
+    pods: &BTreeMap<i64, Arc<Pod>>,
     revisions: &Revisions,
     now: Timestamp,
 ) -> Vec<Action> {
     let mut actions = Vec::new();
-    let ordinals = shape.start..shape.end();
+    let ordinals = shape.ordinals();
     for ordinal in ordinals.clone() {
         let Some(pod) = pods.get(&ordinal) else {
             let revision = shape.revision_of(ordinal, revisions);
@@ -181,7 +193,8 @@ fn share(value: &IntOrString, total: i32) -> i32 {
         IntOrString::Int(number) => *number,
         IntOrString::String(text) => {
             let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
-            i32::try_from(percent * i64::from(total) / 100).unwrap_or(i32::MAX)
+            let share = percent.saturating_mul(total.into()) / 100;
+            i32::try_from(share).unwrap_or(i32::MAX)
         }
     }
 }
@@ -190,19 +203,21 @@ fn share(value: &IntOrString, total: i32) -> i32 {
 /// Old pods that are not available are replaced in any case.
 fn update_many(
     shape: &Shape,
-    pods: &BTreeMap<i32, Arc<Pod>>,
+    pods: &BTreeMap<i64, Arc<Pod>>,
     revisions: &Revisions,
     now: Timestamp,
 ) -> Vec<Action> {
     let available = pods
-        .range(shape.start..shape.end())
+        .range(shape.ordinals())
         .filter(|(_, pod)| is_available(pod, shape, now))
         .count();
     let missing = shape.replicas - i32::try_from(available).unwrap_or(i32::MAX);
     let mut left = shape.max_unavailable.saturating_sub(missing);
-    let from = shape.from(shape.partition.unwrap_or(0));
     let mut actions = Vec::new();
-    for (_, pod) in pods.range(from..shape.end()).rev() {
+    for (_, pod) in pods
+        .range(shape.updated(shape.partition.unwrap_or(0)))
+        .rev()
+    {
         if is_terminating(pod) || revision_of(pod) == revisions.update {
             continue;
         }
@@ -220,12 +235,11 @@ fn update_many(
 /// The next pod to replace, from the last to the partition, each when those after it are well.
 fn update(
     shape: &Shape,
-    pods: &BTreeMap<i32, Arc<Pod>>,
+    pods: &BTreeMap<i64, Arc<Pod>>,
     revisions: &Revisions,
     now: Timestamp,
 ) -> Option<Action> {
-    let from = shape.from(shape.partition.unwrap_or(0));
-    for ordinal in (from..shape.end()).rev() {
+    for ordinal in shape.updated(shape.partition.unwrap_or(0)).rev() {
         let pod = pods.get(&ordinal)?;
         if is_terminating(pod) {
             return None;
@@ -250,7 +264,7 @@ mod tests {
         Shape::of(&serde_json::from_value(set).unwrap())
     }
 
-    fn pod(ordinal: i32, ready: bool, revision: &str) -> (i32, Arc<Pod>) {
+    fn pod(ordinal: i64, ready: bool, revision: &str) -> (i64, Arc<Pod>) {
         let ready = if ready { "True" } else { "False" };
         let pod = json!({
             "metadata": { "name": format!("web-{ordinal}"), "labels": { HASH: revision } },
@@ -277,10 +291,27 @@ mod tests {
             );
             let actions = plan(&shape, &BTreeMap::new(), &revisions, Timestamp::now());
             assert_eq!(actions.len(), BURST);
-            let pods: BTreeMap<i32, Arc<Pod>> = (7..20).map(|o| pod(o, true, "a")).collect();
+            let pods: BTreeMap<i64, Arc<Pod>> = (7..20).map(|o| pod(o, true, "a")).collect();
             update_many(&shape, &pods, &revisions, Timestamp::now());
             update(&shape, &pods, &revisions, Timestamp::now());
         }
+    }
+
+    #[test]
+    fn the_last_ordinal_is_made_and_what_is_beyond_is_told() {
+        let most = i32::MAX;
+        let at_the_end = |replicas: i32| {
+            set(
+                json!({ "replicas": replicas, "podManagementPolicy": "Parallel",
+                "ordinals": { "start": most } }),
+            )
+        };
+        let last = format!("+{most}@a");
+        assert_eq!(next(&at_the_end(1), &[], "a", "a"), [last.clone()]);
+        assert_eq!(at_the_end(1).beyond(), None);
+        assert_eq!(next(&at_the_end(3), &[], "a", "a"), [last]);
+        assert_eq!(at_the_end(3).beyond(), Some(1 << 31));
+        assert!(next(&at_the_end(3), &[pod(most.into(), true, "a")], "a", "a").is_empty());
     }
 
     fn names(actions: &[Action]) -> Vec<String> {
@@ -291,7 +322,7 @@ mod tests {
         actions.iter().map(name).collect()
     }
 
-    fn next(shape: &Shape, pods: &[(i32, Arc<Pod>)], current: &str, update: &str) -> Vec<String> {
+    fn next(shape: &Shape, pods: &[(i64, Arc<Pod>)], current: &str, update: &str) -> Vec<String> {
         let revisions = Revisions {
             current: current.to_owned(),
             update: update.to_owned(),
