@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use jiff::Timestamp;
+use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::field::quote;
 
@@ -37,8 +38,35 @@ pub fn parse(text: &str) -> Result<Timestamp, ParseTimeError> {
             _ => format!(" as {layout}: cannot parse {rest} as {}", quote(element)),
         }));
     }
-    text.parse()
-        .map_err(|_| error(format!(": {} out of range", out_of_range(text))))
+    // The library takes a leap second.
+    let leaps = text.get(17..19) == Some("60");
+    instant(text)
+        .filter(|_| !leaps)
+        .ok_or_else(|| error(format!(": {} out of range", out_of_range(text))))
+}
+
+/// The instant of a text in RFC 3339 form.
+///
+/// Those of the library end a day before the year 9999 does, so that each has a date in every zone, and clients in Rust read
+/// no other. What is later in that year, as certificates without an end say, is the last that there is.
+#[must_use]
+pub fn instant(text: &str) -> Option<Timestamp> {
+    text.parse().ok().or_else(|| {
+        let at: DateTime = text.get(..19)?.parse().ok()?;
+        let (_, offset) = text.split_at_checked(text.len().checked_sub(6)?)?;
+        let minutes = match offset.as_bytes() {
+            [.., b'Z' | b'z'] => 0,
+            [sign, ..] => {
+                let (hours, minutes) = offset.get(1..)?.split_once(':')?;
+                let minutes = hours.parse::<i64>().ok()? * 60 + minutes.parse::<i64>().ok()?;
+                if *sign == b'-' { -minutes } else { minutes }
+            }
+            [] => return None,
+        };
+        let utc = at.checked_sub(SignedDuration::from_mins(minutes)).ok()?;
+        let last = TimeZone::UTC.to_datetime(Timestamp::MAX);
+        (utc > last).then_some(Timestamp::MAX)
+    })
 }
 
 /// Where a text leaves the layout: the rest and the element that was expected, none at the end.
@@ -303,6 +331,42 @@ mod tests {
             ),
         ] {
             assert_eq!(parse(bad).unwrap_err().to_string(), error);
+        }
+    }
+
+    #[test]
+    fn the_year_9999_has_all_its_days() {
+        let last = "9999-12-30T22:00:00Z";
+        for text in [
+            last,
+            "9999-12-31T23:59:59Z",
+            "9999-12-31T23:59:59.999999999Z",
+            "9999-12-31T23:59:59+14:00",
+            "9999-12-31T09:59:59-14:00",
+        ] {
+            let at = parse(text).unwrap();
+            assert_eq!(format(at), last, "{text}");
+            assert_eq!(parse(&format_micro(at)).map(format), Ok(last.to_owned()));
+        }
+        assert_eq!(
+            parse("0001-01-01T00:00:00Z").map(format).unwrap(),
+            "0001-01-01T00:00:00Z"
+        );
+        for text in [
+            // the year 10000 has five digits
+            "9999-12-31T23:59:59-00:01",
+            "10000-01-01T00:00:00Z",
+            "9999-12-32T00:00:00Z",
+            "9999-12-31T24:00:00Z",
+            "9999-12-31T23:59:60Z",
+            "2016-12-31T23:59:60Z",
+            "9999-12-31T23:59:59+99:00",
+            "9999-12-31T23:59:59",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        for text in ["", "Z", "9999-12-31T23:59:59ü", "9999-12-31T23:59:59+9ü:9"] {
+            assert_eq!(instant(text), None, "{text}");
         }
     }
 

@@ -425,8 +425,12 @@ fn instant(bytes: &[u8], write: fn(Timestamp) -> String) -> Result<Value, Protob
     }
     let seconds = wire::varint_field(bytes, 1)?.unwrap_or(0) as i64;
     let nanos = wire::varint_field(bytes, 2)?.unwrap_or(0) as i32;
-    let at = Timestamp::new(seconds, nanos)
-        .map_err(|_| ProtobufError::Malformed("timestamp out of range"))?;
+    // The rest of the year 9999, as in `time::instant`.
+    let at = match seconds {
+        253_402_207_201..253_402_300_800 => Ok(Timestamp::MAX),
+        _ => Timestamp::new(seconds, nanos),
+    };
+    let at = at.map_err(|_| ProtobufError::Malformed("timestamp out of range"))?;
     Ok(json!(write(at)))
 }
 

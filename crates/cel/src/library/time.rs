@@ -91,9 +91,7 @@ pub(crate) fn parse_timestamp(text: &str) -> Option<Timestamp> {
         return None;
     }
     let zoned = text.ends_with('Z') || matches!(bytes[bytes.len() - 6], b'+' | b'-');
-    text.parse::<Timestamp>()
-        .ok()
-        .filter(|t| zoned && in_range(*t))
+    davit_api::time::instant(text).filter(|t| zoned && in_range(*t))
 }
 
 pub(crate) fn show_timestamp(time: Timestamp) -> String {

@@ -37,6 +37,12 @@ fn special_scalars_take_their_json_form() {
         json!("2021-01-14T08:25:36Z")
     );
     assert_eq!(instant(&[], time::format).unwrap(), Value::Null);
+    // 9999-12-31T23:59:59Z, and a second later
+    let last = [1 << 3, 0xff, 0x82, 0xd1, 0xff, 0xaf, 0x07];
+    let kept = instant(&last, time::format).unwrap();
+    assert_eq!(kept, json!("9999-12-30T22:00:00Z"));
+    let later = [1 << 3, 0x80, 0x83, 0xd1, 0xff, 0xaf, 0x07];
+    instant(&later, time::format).unwrap_err();
     let text = [vec![1 << 3, 1], bytes(3, b"50%")].concat();
     assert_eq!(int_or_string(&text).unwrap(), json!("50%"));
     assert_eq!(int_or_string(&[2 << 3, 80]).unwrap(), json!(80));

@@ -220,7 +220,7 @@ fn is_date_time(text: &str) -> bool {
         && zoned
         && rest.as_bytes()[3] == b':'
         && rest.as_bytes()[6] == b':'
-        && text.to_ascii_uppercase().parse::<jiff::Timestamp>().is_ok()
+        && time::instant(&text.to_ascii_uppercase()).is_some()
 }
 
 /// A duration of Go, or a number with a unit in words (`3 days`).
