@@ -71,6 +71,8 @@ pub struct GroupCycle<'a> {
     pub answers: &'a GroupAnswers,
     /// Where in the order of nodes the search begins.
     pub search: &'a mut NodeSearch,
+    /// When the attempt began.
+    pub began: tokio::time::Instant,
 }
 
 /// A pod of the group with its node, booked there.
@@ -152,7 +154,7 @@ impl GroupCycle<'_> {
     fn allocations(&self, members: &[Taken]) -> GroupAllocations {
         let first = members.first();
         let runs = first.is_some_and(|taken| self.groups.size(&taken.pod).scheduled > 0);
-        let shared = GroupAllocations::new(runs);
+        let shared = GroupAllocations::new(runs, self.began);
         shared.set_gone(self.cache.lifted());
         shared
     }

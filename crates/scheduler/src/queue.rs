@@ -7,12 +7,14 @@
 //! come back.
 
 mod by_claim;
+mod turns;
 
 use by_claim::PodsByClaim;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use turns::Turns;
 
 use crate::framework::Code;
 use crate::framework::{
@@ -148,6 +150,8 @@ pub struct Queue {
     options: QueueOptions,
     entries: HashMap<Arc<str>, Entry>,
     active: BTreeMap<ActiveKey, Arc<str>>,
+    /// Active pods that let others go first.
+    turns: Turns,
     backoff: BTreeMap<(Instant, u64), Arc<str>>,
     /// Unschedulable and gated pods: those that a change may help.
     held: HashSet<Arc<str>>,
@@ -169,6 +173,7 @@ impl Queue {
             options,
             entries: HashMap::new(),
             active: BTreeMap::new(),
+            turns: Turns::default(),
             backoff: BTreeMap::new(),
             held: HashSet::new(),
             gated: 0,
@@ -256,7 +261,8 @@ impl Queue {
     /// end of its back-off goes early, except after an error.
     pub fn pop(&mut self, rules: &impl Rules, now: Instant) -> Option<Taken> {
         self.flush_backoff(rules, now);
-        if self.active.is_empty() {
+        self.take_turns(now);
+        if self.active.is_empty() && self.turns.first().is_none() {
             let early = self
                 .backoff
                 .values()
@@ -265,8 +271,29 @@ impl Queue {
                 self.activate(&uid, rules);
             }
         }
-        let uid = self.active.values().next()?.clone();
+        let first = self.active.values().next();
+        let uid = first.or_else(|| self.turns.first())?.clone();
         self.start(&uid, now)
+    }
+
+    /// A decision about pods of a namespace, whose claims had to be looked at, took so long: for a while others go first,
+    /// whatever their rank. Nobody holds the scheduler by claims that are hard to fulfil.
+    pub fn charge(&mut self, namespace: &Arc<str>, took: Duration, now: Instant) {
+        self.turns.charge(namespace, took, now);
+    }
+
+    /// Puts aside what would be next and lets others go first, and takes back what has waited long enough.
+    fn take_turns(&mut self, now: Instant) {
+        self.active.extend(self.turns.over(now));
+        while let Some(first) = self.active.first_entry() {
+            let pod = self.entries.get(first.get()).map(|entry| &entry.pod);
+            let Some(pod) = pod.filter(|pod| self.turns.waits(&pod.namespace)) else {
+                return;
+            };
+            let namespace = pod.namespace.clone();
+            let (key, uid) = first.remove_entry();
+            self.turns.put(&namespace, key, uid);
+        }
     }
 
     /// Takes a certain pod out for an attempt, wherever it waits. One that a plugin holds back, or that is in flight, stays.
@@ -394,6 +421,7 @@ impl Queue {
     /// Whether a pod can be taken out now.
     pub fn is_ready(&self, now: Instant) -> bool {
         !self.active.is_empty()
+            || self.turns.first().is_some()
             || self.backoff.iter().any(|((until, _), uid)| {
                 *until <= now || self.entries.get(uid).is_some_and(|e| !e.failure.error)
             })
@@ -401,7 +429,8 @@ impl Queue {
 
     /// How many pods are where.
     pub fn counts(&self) -> Counts {
-        let (active, backoff) = (self.active.len(), self.backoff.len());
+        let active = self.active.len() + self.turns.len();
+        let backoff = self.backoff.len();
         let unschedulable = self.held.len() - self.gated;
         Counts {
             active,
@@ -487,7 +516,9 @@ impl Queue {
         }
         match old {
             QueueState::Active(key) => {
-                self.active.remove(&key);
+                if self.active.remove(&key).is_none() {
+                    self.turns.remove(&entry.pod.namespace, &key);
+                }
             }
             QueueState::Backoff(until, seq) => {
                 self.backoff.remove(&(until, seq));

@@ -155,6 +155,7 @@ impl World {
         let members = draw(&mut self.queue, &self.groups, first, &self.rules, self.now);
         self.cache.update(&mut self.snapshot);
         let cycle = GroupCycle {
+            began: tokio::time::Instant::now(),
             profile: &self.rules.0,
             cache: &mut self.cache,
             snapshot: &mut self.snapshot,

@@ -38,6 +38,9 @@ pub(crate) const NAME: &str = "DynamicResources";
 /// The finalizer of allocated claims.
 pub(crate) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 
+/// How many times as long as for one pod it may take to look for the devices of all pods of a group.
+const GROUP: u32 = 3;
+
 /// The arguments of the plugin, as in KubeSchedulerConfiguration.
 #[derive(Debug, Clone, Copy)]
 pub struct DynamicResourcesArgs {
@@ -92,6 +95,11 @@ impl DynamicResources {
         }
     }
 
+    /// Whether devices may have to be looked for before the pod has a node.
+    pub(crate) fn may_search(&self, pod: &PodInfo) -> bool {
+        claims::has_claims(pod) || !Wanted::new(&self.devices, pod).0.is_empty()
+    }
+
     /// With the groups whose claims pods share; none by default.
     #[must_use]
     pub fn with_groups(self, groups: PodGroups) -> Self {
@@ -112,6 +120,8 @@ struct Data {
 pub(crate) struct GroupAllocations {
     /// Claims, by UID, whose allocations were decided for pods of the group in this attempt: the others may use them at once.
     claims: Arc<Mutex<HashSet<String>>>,
+    /// When the attempt began: all pods of the group, and all placements that are tried, have a time together.
+    began: Instant,
     /// Pods of the group had nodes before the attempt.
     runs: bool,
     /// Pods of others that are imagined away for the group, of those that hold devices.
@@ -119,13 +129,19 @@ pub(crate) struct GroupAllocations {
 }
 
 impl GroupAllocations {
-    /// An attempt for a group of which some pods have nodes, or none.
-    pub(crate) fn new(runs: bool) -> Self {
+    /// An attempt, begun then, for a group of which some pods have nodes, or none.
+    pub(crate) fn new(runs: bool, began: Instant) -> Self {
         Self {
             claims: Arc::default(),
+            began,
             runs,
             gone: Arc::default(),
         }
+    }
+
+    /// When looking for devices has to end, if it may take so long for one pod.
+    fn deadline(&self, of_one: Duration) -> Instant {
+        self.began + of_one.saturating_mul(GROUP)
     }
 
     /// Takes over which pods of others are imagined away.

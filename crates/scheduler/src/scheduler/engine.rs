@@ -8,6 +8,7 @@ use std::time::Duration;
 use davit_client::EventRecorder;
 use davit_task::guard;
 use futures::future::{BoxFuture, join_all};
+use tokio::runtime::RuntimeFlavor;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
@@ -36,6 +37,9 @@ use davit_volumecache::VolumeCache;
 const MOST_WORK: usize = 128;
 /// How long an effect of a plugin may take.
 const EFFECT_DEADLINE: Duration = Duration::from_secs(120);
+
+/// Decisions that take less are not looked at.
+const LONG: Duration = Duration::from_millis(20);
 
 /// What is said of a pod that gets no node, and when it is tried again.
 pub(super) struct Refusal {
@@ -266,11 +270,28 @@ impl Engine {
 
     /// Makes a decision about a pod, or asks extenders first. A panic is that pod's failure alone.
     pub(super) fn decide(&mut self, taken: Taken, answers: ExtenderAnswers, began: Instant) {
-        let held = taken.clone();
-        let deciding = || self.decide_at_once(taken, answers, began);
+        let (held, since) = (taken.clone(), Instant::now());
+        let deciding = || beside_others(|| self.decide_at_once(taken, answers, began));
         if let Err(words) = guard("scheduler", "cycle", &held.pod.key(), deciding) {
             self.forget(&held.pod.uid);
             self.fail_attempt(&held, format!("the scheduler panicked: {words}"), began);
+        }
+        self.charge([&*held.pod], since);
+    }
+
+    /// A decision about pods of one namespace has ended. If devices had to be looked for it counts for the namespace.
+    pub(super) fn charge<'a>(
+        &mut self,
+        pods: impl IntoIterator<Item = &'a PodInfo>,
+        since: Instant,
+    ) {
+        let took = since.elapsed();
+        if took < LONG {
+            return;
+        }
+        let searched = pods.into_iter().find(|pod| self.dynamic.may_search(pod));
+        if let Some(pod) = searched {
+            self.queue.charge(&pod.namespace, took, now());
         }
     }
 
@@ -515,6 +536,15 @@ impl Engine {
         };
         self.queue
             .fail(uid, failure, &*self.profiles.clone(), now());
+    }
+}
+
+/// Decides on a thread that others of the process, the API server's among them, do not need meanwhile.
+pub(super) fn beside_others<T>(decide: impl FnOnce() -> T) -> T {
+    let flavor = tokio::runtime::Handle::try_current().map(|runtime| runtime.runtime_flavor());
+    match flavor {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(decide),
+        _ => decide(),
     }
 }
 

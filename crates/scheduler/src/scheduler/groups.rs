@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::binding::Flight;
-use super::engine::{Done, Engine, now};
+use super::engine::{Done, Engine, beside_others, now};
 use crate::framework::Profile;
 use crate::group::{GroupAnswers, GroupCycle, GroupDecision, GroupVerdict, draw};
 use crate::queue::Taken;
@@ -54,8 +54,8 @@ impl Engine {
         let Some(profile) = self.profiles.of(&first.pod).cloned() else {
             return;
         };
-        let held = members.clone();
-        let deciding = || self.decide_as_group(members, &profile, answers, began);
+        let (held, since) = (members.clone(), Instant::now());
+        let deciding = || beside_others(|| self.decide_as_group(members, &profile, answers, began));
         if let Err(words) = guard("scheduler", "cycle", &first.pod.key(), deciding) {
             self.cache.put_all_back();
             for taken in &held {
@@ -63,6 +63,7 @@ impl Engine {
                 self.fail_attempt(taken, format!("the scheduler panicked: {words}"), began);
             }
         }
+        self.charge(held.iter().map(|taken| &*taken.pod), since);
     }
 
     /// Whether a pod still is to be scheduled.
@@ -95,6 +96,7 @@ impl Engine {
             extenders: &self.extenders,
             answers: &answers,
             search: &mut self.search,
+            began: deciding,
         };
         let GroupDecision {
             verdict,

@@ -203,6 +203,10 @@ impl DynamicResources {
         if !cycle.pending.is_empty() || !cycle.wanted.0.is_empty() {
             let view = self.devices.view();
             let timeout = self.args.filter_timeout;
+            let deadline = (!timeout.is_zero()).then(|| {
+                let own = Instant::now() + timeout;
+                group.map_or(own, |group| own.min(group.deadline(timeout)))
+            });
             let search = Arc::new(Searcher {
                 allocator: Allocator::new(
                     self.args.features,
@@ -212,7 +216,7 @@ impl DynamicResources {
                 ),
                 picture: view.picture,
                 plans: Mutex::new(BTreeMap::new()),
-                deadline: (!timeout.is_zero()).then(|| Instant::now() + timeout),
+                deadline,
             });
             // What is wrong with the claims is known before any node is looked at.
             self.planned(&cycle, &search, pod, Vec::new())

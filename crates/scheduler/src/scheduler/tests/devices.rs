@@ -629,3 +629,60 @@ async fn verdicts_name_devices() {
     );
     bed.stop().await;
 }
+
+impl Bed {
+    /// Devices of which so many and no more are distinct, each unlike all others: nobody sees at once that there is not one more.
+    fn puzzle(&self, distinct: usize) {
+        self.class("gpu", json!({}));
+        self.node("n", "5");
+        let device = |i: usize| {
+            let attributes = json!({"gpu.example.com/kind": {"int": i % distinct}, "gpu.example.com/serial": {"int": i}});
+            json!({"name": format!("gpu-{i}"), "attributes": attributes})
+        };
+        self.slice("n", (0..6 * distinct).map(device).collect());
+    }
+
+    /// A pod that wants so many of them, and asks for them in words of its own.
+    fn puzzled(&self, namespace: &str, name: &str, count: usize, extra: Value) {
+        let selector = json!({"cel": {"expression": format!("device.driver != '{name}'")}});
+        let request = json!({"name": "r", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount",
+            "count": count, "selectors": [selector]}});
+        let constraint = json!({"distinctAttribute": "gpu.example.com/kind"});
+        self.api.put(
+            "resourceclaims",
+            json!({"metadata": {"name": name, "namespace": namespace, "uid": format!("uid-{namespace}-{name}-claim")},
+                "spec": {"devices": {"requests": [request], "constraints": [constraint]}}}),
+        );
+        let mut pod = pod(name, "0", extra);
+        pod["metadata"]["namespace"] = json!(namespace);
+        pod["metadata"]["uid"] = json!(format!("uid-{namespace}-{name}"));
+        pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": name}]);
+        self.api.put("pods", pod);
+    }
+}
+
+/// How long an attempt may look for devices in these tests.
+const HALF_A_SECOND: &str = "profiles:
+- pluginConfig:
+  - name: DynamicResources
+    args:
+      filterTimeout: 500ms
+";
+
+/// Twenty pods whose claims take all the time that they get, and whose turn it is before that of a pod that came later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_of_strangers_hold_nobody_up() {
+    let bed = Bed::configured(HALF_A_SECOND);
+    bed.puzzle(11);
+    for n in 0..20 {
+        bed.puzzled("hostile", &format!("h{n}"), 12, json!({"priority": 1000}));
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let begin = std::time::Instant::now();
+    bed.pod("innocent", "1", json!({}));
+    bed.until("bound", |b| b.node_of("innocent").is_some())
+        .await;
+    let waited = begin.elapsed();
+    assert!(waited < Duration::from_secs(3), "{waited:?}");
+    bed.stop().await;
+}
