@@ -5,6 +5,8 @@
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 use rustix::io::Errno;
+use rustix::mount::{MountPropagationFlags, mount_change};
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -22,8 +24,8 @@ pub struct MountEntry {
     pub fs_type: String,
     /// Options of the file system (not of this mount).
     pub options: Vec<String>,
-    /// Whether what is mounted on it is mounted on its peers, too, and the reverse.
-    pub shared: bool,
+    /// The group of its peers: what is mounted on it, or unmounted, is so on those, too, and the reverse.
+    pub peers: Option<u64>,
 }
 
 /// All mounts of this process, in the kernel's order: later ones may stand on earlier ones.
@@ -40,6 +42,37 @@ pub fn mount_table() -> io::Result<Vec<MountEntry>> {
 /// There is no `/proc`.
 pub fn mount_points() -> io::Result<Vec<PathBuf>> {
     Ok(mount_table()?.into_iter().map(|row| row.point).collect())
+}
+
+/// The mounts at and below a path that have peers elsewhere.
+fn with_peers_outside(table: &[MountEntry], root: &Path) -> Vec<PathBuf> {
+    let is_below = |row: &&MountEntry| row.point.starts_with(root);
+    let outside = table.iter().filter(|row| !is_below(row));
+    let outside: HashSet<u64> = outside.filter_map(|row| row.peers).collect();
+    let has_some = |row: &&MountEntry| row.peers.is_some_and(|peers| outside.contains(&peers));
+    let below = table.iter().filter(is_below);
+    below
+        .filter(has_some)
+        .map(|row| row.point.clone())
+        .collect()
+}
+
+/// Before what is mounted below a path is unmounted: mounts there that are peers of mounts elsewhere are parted from them. A
+/// part of the host's file system that a pod had, or that a driver has bound there, is such a peer, and what is unmounted
+/// on it, a disk that the administrator has mounted since or `/proc`, would be unmounted on the host. Peers in other
+/// namespaces of mounts stay: they are to lose what is unmounted.
+///
+/// # Errors
+/// There is no `/proc`, or what the kernel says.
+pub fn part_from_outside(root: &Path) -> io::Result<()> {
+    for point in with_peers_outside(&mount_table()?, root) {
+        match mount_change(&point, MountPropagationFlags::PRIVATE) {
+            // Another mount has hidden it, or it is gone.
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Reads what is in the form of `/proc/PID/mountinfo`. Only what is kept of a row takes memory, besides the longest row.
@@ -101,7 +134,9 @@ fn ask(path: &Path) -> io::Result<Option<bool>> {
 /// The path is not there, or there is no `/proc`.
 pub fn is_shared(path: &Path) -> io::Result<bool> {
     let id = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?.stx_mnt_id;
-    Ok(mount_table()?.iter().any(|row| row.id == id && row.shared))
+    Ok(mount_table()?
+        .iter()
+        .any(|row| row.id == id && row.peers.is_some()))
 }
 
 /// `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
@@ -111,7 +146,13 @@ fn row(line: &[u8]) -> Option<MountEntry> {
     let point = PathBuf::from(OsString::from_vec(unescaped(fields.nth(3)?)));
     let tags = fields.by_ref().skip(1).take_while(|field| *field != b"-");
     // To their end: the rest is the file system's.
-    let shared = tags.filter(|tag| tag.starts_with(b"shared:")).count() > 0;
+    let number = |tag: &[u8]| {
+        str::from_utf8(tag.strip_prefix(b"shared:")?)
+            .ok()?
+            .parse()
+            .ok()
+    };
+    let peers = tags.fold(None, |peers, tag| peers.or_else(|| number(tag)));
     let text = |field: &[u8]| String::from_utf8_lossy(&unescaped(field)).into_owned();
     let fs_type = text(fields.next()?);
     let options = fields.nth(1).unwrap_or_default();
@@ -120,7 +161,7 @@ fn row(line: &[u8]) -> Option<MountEntry> {
         point,
         fs_type,
         options: options.split(|b| *b == b',').map(text).collect(),
-        shared,
+        peers,
     })
 }
 
@@ -161,8 +202,8 @@ mod tests {
         assert_eq!(table[2].fs_type, "cgroup");
         assert_eq!(table[2].options, ["rw", "cpu", "cpuacct"]);
         assert_eq!(table.len(), 3);
-        let shared: Vec<bool> = table.iter().map(|row| row.shared).collect();
-        assert_eq!(shared, [false, false, true]);
+        let peers: Vec<Option<u64>> = table.iter().map(|row| row.peers).collect();
+        assert_eq!(peers, [None, None, Some(3)]);
     }
 
     proptest! {
@@ -175,6 +216,24 @@ mod tests {
             let escaped: Vec<u8> = name.iter().flat_map(escape).collect();
             prop_assert_eq!(unescaped(&escaped), name);
         }
+    }
+
+    #[test]
+    fn only_what_has_peers_elsewhere_is_parted_from_them() {
+        let table = b"1 0 8:1 / / rw shared:1 - ext4 d rw\n\
+            2 1 8:1 /pods /pods rw shared:2 - ext4 d rw\n\
+            3 2 8:1 /mnt /pods/u/a rw shared:1 - ext4 d rw\n\
+            4 3 8:2 / /pods/u/a/disk rw shared:4 - ext4 d rw\n\
+            5 1 8:2 / /mnt/disk rw shared:4 - ext4 d rw\n\
+            6 2 0:9 / /pods/u/b rw shared:6 - tmpfs t rw\n\
+            7 2 0:9 / /pods/u/c rw shared:6 - tmpfs t rw\n\
+            8 2 0:9 / /pods/u/d rw master:1 - tmpfs t rw\n";
+        let table = read_table(&table[..]).unwrap();
+        let parted = with_peers_outside(&table, Path::new("/pods/u"));
+        assert_eq!(
+            parted,
+            [Path::new("/pods/u/a"), Path::new("/pods/u/a/disk")]
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! not what is known.
 
 use crate::{CsiVolume, LifecycleMode, names};
+use davit_beneath::Error as Strange;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -194,6 +195,9 @@ pub fn read<R: VolumeRecord>(path: &Path) -> Result<Loaded<R>, VolDataError> {
     match davit_beneath::read_own(path, LIMIT) {
         Ok(bytes) => Ok(parse(&bytes)),
         Err(error) if error.is_not_found() => Ok(Loaded::Missing),
+        Err(error @ (Strange::Escapes(_) | Strange::NotRegular(_) | Strange::TooLarge { .. })) => {
+            Ok(Loaded::Unknown(error.to_string()))
+        }
         Err(error) => Err(VolDataError {
             what: "read",
             path: path.to_owned(),

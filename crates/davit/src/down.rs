@@ -3,7 +3,7 @@
 use crate::paths::{self, NodePaths};
 use crate::{output, owner};
 use anyhow::{Context, Result, bail};
-use davit_beneath::mountinfo::{is_mount_point, mount_points};
+use davit_beneath::mountinfo::{is_mount_point, mount_points, part_from_outside};
 use davit_beneath::{Links, Root};
 use davit_disk::Directories;
 use davit_oci::{Cni, CniOptions, Embedded, EmbeddedOptions, Runtime};
@@ -335,6 +335,7 @@ fn release(dir: &Path) -> Result<()> {
 
 /// Takes down what is mounted below a directory. What is busy goes when it is no longer.
 fn unmount_below(dir: &Path) -> Result<()> {
+    part_from_outside(dir).context("cannot part mounts from those of the host")?;
     // Later mounts may stand on earlier ones.
     for point in mounts_below(dir)?.iter().rev() {
         let plain = umount2(point, MntFlags::UMOUNT_NOFOLLOW);

@@ -2,6 +2,7 @@
 
 use crate::DriverName;
 use crate::name::MOUNTS;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The directory of all drivers' volumes that are mounted for all pods.
@@ -27,21 +28,36 @@ pub fn split_global_mount(root: &Path, path: &Path) -> Option<(DriverName, Strin
     Some((driver, volume.to_owned()))
 }
 
-/// All directories that [`global_mount`] made and that are there, with driver and volume. Blocks.
-pub fn global_mounts(root: &Path) -> Vec<(PathBuf, DriverName, String)> {
+/// Levels of directories above volumes: vendor, driver, and the one of the mounts.
+const LEVELS: usize = 3;
+
+/// All directories that [`global_mount`] made and that are there, with driver and volume. Links are not followed. Blocks.
+///
+/// # Errors
+/// A directory is there and cannot be listed.
+pub fn global_mounts(root: &Path) -> io::Result<Vec<(PathBuf, DriverName, String)>> {
     let mut out = Vec::new();
     // Looks at names only: what is mounted may hang.
-    let mut left = vec![plugin_dir(root)];
-    while let Some(dir) = left.pop() {
-        let entries = std::fs::read_dir(&dir).into_iter().flatten().flatten();
-        for path in entries.map(|entry| entry.path()) {
+    let mut left = vec![(plugin_dir(root), 0)];
+    while let Some((dir, level)) = left.pop() {
+        let entries = match std::fs::read_dir(&dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            other => other?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            let path = entry.path();
             match split_global_mount(root, &path) {
                 Some((driver, volume)) => out.push((path, driver, volume)),
-                None => left.push(path),
+                // What a driver leaves beside its mounts, a file system or a link into the host's, is not gone through.
+                None if level < LEVELS && entry.file_type()?.is_dir() => {
+                    left.push((path, level + 1))
+                }
+                None => {}
             }
         }
     }
-    out
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -57,11 +73,19 @@ mod tests {
             Path::new("/r/plugins/kubernetes.io/flexvolume/acme/mem/mounts/pv")
         );
         let tmp = tempfile::tempdir().unwrap();
-        assert!(global_mounts(tmp.path()).is_empty());
+        assert!(global_mounts(tmp.path()).unwrap().is_empty());
         let there = global_mount(tmp.path(), &driver, "pv");
         std::fs::create_dir_all(there.join("content/mounts/x")).unwrap();
+        // A driver leaves links to its own directory, two of each: as many ways as there are paths.
+        for name in ["a", "b"] {
+            for dir in ["", "acme", "acme/mem"] {
+                let at = plugin_dir(tmp.path()).join(dir).join(name);
+                std::os::unix::fs::symlink(".", at).unwrap();
+            }
+        }
+        std::fs::create_dir_all(plugin_dir(tmp.path()).join("acme/host/etc/x/mounts/y")).unwrap();
         assert_eq!(
-            global_mounts(tmp.path()),
+            global_mounts(tmp.path()).unwrap(),
             [(there, driver.clone(), "pv".to_owned())]
         );
         assert_eq!(

@@ -222,7 +222,7 @@ mod tests {
     fn the_mount_is_found() {
         let row = |point: &str, fs_type: &str| MountEntry {
             id: 1,
-            shared: false,
+            peers: None,
             point: point.into(),
             fs_type: fs_type.to_owned(),
             options: Vec::new(),

@@ -6,7 +6,7 @@
 
 use super::error::{Cause, io_error};
 use super::mounts::Mounter;
-use super::{Volumes, blocking, missing};
+use super::{Volumes, blocking, entries, missing, name_of};
 use davit_beneath::Root;
 use davit_pods::paths::Paths;
 use davit_pods::pod::PodExt;
@@ -42,11 +42,9 @@ impl DeviceMap {
     }
 
     /// UIDs of the pods that have the device, or may have.
-    pub(super) fn pods(&self) -> Vec<String> {
-        let files = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        files
-            .map(|file| file.file_name().to_string_lossy().into_owned())
-            .collect()
+    pub(super) fn pods(&self) -> io::Result<Vec<String>> {
+        let files = entries(&self.dir)?.into_iter();
+        Ok(files.map(|file| name_of(&file)).collect())
     }
 
     /// Whether a pod has the device, or may have.
@@ -191,11 +189,11 @@ mod tests {
         let tmp = tempfile::tempdir().unwrap();
         let paths = Paths::new(tmp.path().to_owned(), tmp.path().join("logs"));
         let map = DeviceMap::new(&paths, tmp.path().join("pv/dev"));
-        assert!(map.pods().is_empty() && !map.has("a"));
+        assert!(map.pods().unwrap().is_empty() && !map.has("a"));
         assert!(map.mark("a").unwrap());
         assert!(!map.mark("a").unwrap());
         assert!(map.mark("b").unwrap());
-        let mut pods = map.pods();
+        let mut pods = map.pods().unwrap();
         pods.sort();
         assert_eq!(pods, ["a", "b"]);
         map.unmark("a").unwrap();

@@ -14,7 +14,7 @@ pub(super) use undo::Staged;
 use super::claims::Claimed;
 use super::error::{Cause, Error, io_error};
 use super::node_expand::When;
-use super::{Ready, Volumes, fs_group, group_of};
+use super::{Ready, Volumes, entries, fs_group, group_of};
 use davit_beneath::mountinfo::is_mount_point;
 use davit_csi::fs_group::{FsGroup, decide};
 use davit_csi::request::{PodAttributes, PublishVolume, StageVolume};
@@ -28,6 +28,7 @@ use k8s_openapi::api::authentication::v1::TokenRequestStatus;
 use k8s_openapi::api::core::v1::{CSIVolumeSource, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -319,20 +320,20 @@ fn text(path: &Path) -> String {
 }
 
 /// The records of the pods that have, or may have, a volume published.
-fn published_records(pods: &Path) -> Vec<(PathBuf, PublishData)> {
-    let pods = std::fs::read_dir(pods).into_iter().flatten().flatten();
-    let of_pod = |pod: std::fs::DirEntry| {
-        let dir = pod.path().join("volumes").join(PLUGIN);
-        std::fs::read_dir(dir).into_iter().flatten().flatten()
-    };
-    pods.flat_map(of_pod)
-        .filter_map(
-            |volume| match vol_data::read(&volume.path().join(VOL_DATA)) {
-                Ok(vol_data::Loaded::Found(record)) => Some((volume.path(), record)),
-                _ => None,
-            },
-        )
-        .collect()
+///
+/// # Errors
+/// They cannot be looked at now, which does not mean that there are none.
+fn published_records(pods: &Path) -> io::Result<Vec<(PathBuf, PublishData)>> {
+    let mut records = Vec::new();
+    for pod in entries(pods)? {
+        for volume in entries(&pod.join("volumes").join(PLUGIN))? {
+            let record = vol_data::read(&volume.join(VOL_DATA)).map_err(io::Error::other)?;
+            if let vol_data::Loaded::Found(record) = record {
+                records.push((volume, record));
+            }
+        }
+    }
+    Ok(records)
 }
 
 #[cfg(test)]

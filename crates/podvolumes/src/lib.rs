@@ -58,6 +58,7 @@ use node_expand::Known;
 use parking_lot::Mutex;
 use projection::Files;
 use prometheus_client::collector::Collector;
+use rustix::io::Errno;
 use sources::Sources;
 use stats::PlacedVolumes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -428,17 +429,22 @@ impl Volumes {
 
     /// Whether some pod of this node has the volume mounted, or may have.
     pub fn is_local_volume_used(&self, volume: &str) -> bool {
-        let has_device = || !self.local_map(volume).pods().is_empty();
-        !self.others_with("", local::PLUGIN, volume).is_empty() || has_device()
+        let others = self.others_with("", local::PLUGIN, volume);
+        let with_device = || self.local_map(volume).pods();
+        let used = others.and_then(|others| Ok(!others.is_empty() || !with_device()?.is_empty()));
+        used.unwrap_or_else(|error| {
+            tracing::warn!(volume, %error, "not known to be unused");
+            true
+        })
     }
 
     /// The other pods of the node that have a directory for this volume.
-    fn others_with(&self, uid: &str, plugin: &str, volume: &str) -> Vec<String> {
-        let pods = std::fs::read_dir(self.paths.pods()).into_iter().flatten();
-        let names = pods
-            .flatten()
-            .map(|entry| entry.file_name().to_string_lossy().into_owned());
-        let others = names.filter(|other| other != uid);
+    ///
+    /// # Errors
+    /// It cannot be known; that never means that there are none.
+    fn others_with(&self, uid: &str, plugin: &str, volume: &str) -> io::Result<Vec<String>> {
+        let pods = entries(&self.paths.pods())?.into_iter();
+        let others = pods.map(|pod| name_of(&pod)).filter(|other| other != uid);
         // What is mounted there is not asked: it may hang. What cannot be known counts.
         let has = |other: &String| {
             is_there(&self.paths.volume(other, plugin, volume)).unwrap_or_else(|error| {
@@ -446,7 +452,7 @@ impl Volumes {
                 true
             })
         };
-        others.filter(has).collect()
+        Ok(others.filter(has).collect())
     }
 
     /// Takes the volumes of a pod down. Its other files stay until [`teardown`](Self::teardown).
@@ -518,6 +524,27 @@ impl Volumes {
     }
 }
 
+/// What is in a directory of the node's own; nothing where there is none.
+///
+/// # Errors
+/// It cannot be listed (all descriptors are taken, a disk fails). That is never taken for an empty one: what nobody seems
+/// to use is unmounted and given back.
+fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let error = match std::fs::read_dir(dir) {
+        Ok(entries) => return entries.map(|entry| Ok(entry?.path())).collect(),
+        Err(error) => error,
+    };
+    match Errno::from_io_error(&error) {
+        Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(Vec::new()),
+        _ => Err(error),
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
 /// What is not there need not be removed.
 fn missing(result: io::Result<()>) -> io::Result<()> {
     match result {
@@ -537,6 +564,9 @@ pub fn are_all(pod: &Pod, mounted: &Mounted) -> bool {
 fn unmount_below(mounter: &dyn Mounter, root: &Path) -> io::Result<()> {
     let mut below = mount_points()?;
     below.retain(|point| point.starts_with(root));
+    if !below.is_empty() {
+        mounter.part_from_outside(root)?;
+    }
     below.sort_by_key(|point| std::cmp::Reverse(point.as_os_str().len()));
     for point in &below {
         mounter.unmount(point)?;

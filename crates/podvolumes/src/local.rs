@@ -66,6 +66,7 @@ pub(super) async fn set_up(
     let options = mount_options::parse(&claimed.mount_options())?;
     let read_only = claimed.read_only || options.read_only();
     let shared = volumes.others_with(pod.uid(), PLUGIN, name);
+    let shared = shared.map_err(io_error("cannot know which pods have the volume"))?;
     let fresh = !volumes.is_mounted(&target)?;
     if fresh {
         let directory = volumes.local_directory(claimed, source).await?;
@@ -209,8 +210,9 @@ impl Volumes {
             self.unbind_device(&map, uid, &volume).await?;
             let (uid, own) = (uid.to_owned(), self.own.clone());
             let unmarked = tokio::task::spawn_blocking(move || {
+                let alone = map.pods()? == [uid.as_str()];
                 // Before the last mark goes, which says that there may be a device to take away.
-                if let Some(own) = own.filter(|_| map.pods() == [uid.as_str()]) {
+                if let Some(own) = own.filter(|_| alone) {
                     own.detach(&volume).map_err(io::Error::other)?;
                 }
                 map.unmark(&uid)

@@ -36,6 +36,11 @@ pub trait Mounter: Send + Sync {
     fn restrict(&self, target: &Path, options: &MountOptions) -> io::Result<()>;
     /// Takes everything mounted on `path` off. Success when there is nothing.
     fn unmount(&self, path: &Path) -> io::Result<()>;
+    /// Before mounts below `path` are taken off: those of the host stay, of which they are parts.
+    ///
+    /// # Errors
+    /// It cannot be known or done.
+    fn part_from_outside(&self, path: &Path) -> io::Result<()>;
     /// The same of a file system whose server does not answer: what waits for it fails, and what was not written is lost.
     ///
     /// # Errors
@@ -139,12 +144,18 @@ impl Mounter for SystemMounter {
                 Ok(()) => {}
                 Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => return Ok(()),
                 Err(rustix::io::Errno::BUSY) => {
+                    // What is mounted on it goes with it.
+                    self.part_from_outside(path)?;
                     rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
                 }
                 Err(e) => return Err(e.into()),
             }
         }
         Ok(())
+    }
+
+    fn part_from_outside(&self, path: &Path) -> io::Result<()> {
+        mountinfo::part_from_outside(path)
     }
 
     fn unmount_by_force(&self, path: &Path) -> io::Result<()> {
@@ -155,6 +166,7 @@ impl Mounter for SystemMounter {
             Err(e) => return Err(e.into()),
         }
         // What is still used goes with its last user, and nobody comes to it any more.
+        self.part_from_outside(path)?;
         let flags = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
         match rustix::mount::unmount(path, flags) {
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
@@ -212,6 +224,9 @@ impl Mounter for NoMounter {
     fn unmount(&self, _: &Path) -> io::Result<()> {
         Ok(())
     }
+    fn part_from_outside(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
     fn unmount_by_force(&self, _: &Path) -> io::Result<()> {
         Ok(())
     }
@@ -224,6 +239,47 @@ impl Mounter for NoMounter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A pod has a part of the host's directory, in which something is mounted later.
+    #[test]
+    fn what_is_mounted_on_the_host_stays_when_a_pod_goes() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: mounts need root");
+            return;
+        }
+        let tmp = tempfile::tempdir().unwrap();
+        let at = |path: &str| tmp.path().join(path);
+        let (host, pod) = (at("host"), at("pods/u"));
+        for dir in [&host, &pod.join("part")] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        let mounter = SystemMounter;
+        if mounter.mount_memory(&host, None).is_err() {
+            println!("skipped: this machine does not let mount");
+            return;
+        }
+        mounter.make_shared(&host).unwrap();
+        let disk = host.join("part/disk");
+        std::fs::create_dir_all(&disk).unwrap();
+        for below in [true, false] {
+            let part = OFlags::PATH | OFlags::CLOEXEC;
+            let part = rustix::fs::openat(CWD, host.join("part"), part, Mode::empty()).unwrap();
+            mounter.bind(&part, &pod.join("part")).unwrap();
+            drop(part);
+            mounter.mount_memory(&disk, None).unwrap();
+            assert!(mounter.is_mount_point(&pod.join("part/disk")).unwrap());
+            let gone = match below {
+                true => crate::unmount_below(&mounter, &pod),
+                false => mounter.unmount(&pod.join("part")),
+            };
+            let stays = mounter.is_mount_point(&disk).unwrap();
+            rustix::mount::unmount(&disk, UnmountFlags::DETACH).ok();
+            gone.unwrap();
+            assert!(stays, "unmounted on the host");
+            assert!(!mounter.is_mount_point(&pod.join("part")).unwrap());
+        }
+        mounter.unmount(&host).unwrap();
+    }
 
     #[test]
     fn nothing_stays_mounted_however_the_agent_ends() {

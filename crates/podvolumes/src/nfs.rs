@@ -1,7 +1,7 @@
 //! NFS volumes, which the host's `mount.nfs` mounts for each pod (spec storage.md 7.2).
 
 use super::error::{Cause, io_error};
-use super::{Ready, Volumes, helper, missing, unmount_below};
+use super::{Ready, Volumes, entries, helper, missing, unmount_below};
 use davit_api::host_port::bracketed;
 use davit_pods::pod::PodExt;
 use futures::future::join_all;
@@ -96,13 +96,7 @@ impl Volumes {
     /// Mounts that stay.
     pub(super) async fn unmount_nfs(&self, uid: &str) -> io::Result<()> {
         let pod = self.paths.pod(uid);
-        let shares = std::fs::read_dir(pod.join("volumes").join(PLUGIN));
-        let shares: Vec<PathBuf> = shares
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path())
-            .collect();
+        let shares = entries(&pod.join("volumes").join(PLUGIN))?;
         let unmounted = shares.iter().map(|share| self.unmount_share(&pod, share));
         join_all(unmounted).await.into_iter().collect()
     }

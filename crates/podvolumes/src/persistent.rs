@@ -1,7 +1,7 @@
 //! Persistent volumes: which mechanism brings one to the pod.
 
 use super::claims::Claimed;
-use super::error::{Cause, Error};
+use super::error::{Cause, Error, io_error};
 use super::{Ready, Volumes, csi, flex, host_path, local, nfs};
 use davit_pods::env::NodeFacts;
 use davit_pods::pod::PodExt;
@@ -82,11 +82,14 @@ impl Volumes {
         let plugins = [local::PLUGIN, csi::PLUGIN, nfs::PLUGIN]
             .into_iter()
             .chain(flex.as_deref());
-        let mut others: Vec<String> = plugins
-            .flat_map(|plugin| self.others_with(uid, plugin, name))
-            .collect();
+        let mut others: Vec<String> = Vec::new();
+        let unknown = || io_error("cannot know which pods have the volume");
+        for plugin in plugins {
+            others.extend(self.others_with(uid, plugin, name).map_err(unknown())?);
+        }
         for map in [csi::map_of(&self.paths, name), self.local_map(name)] {
-            others.extend(map.pods().into_iter().filter(|other| other != uid));
+            let pods = map.pods().map_err(unknown())?;
+            others.extend(pods.into_iter().filter(|other| other != uid));
         }
         if !others.is_empty() {
             let text =

@@ -256,7 +256,13 @@ async fn compute(ctx: &Context, port: u16, old: &NodeStatus, heartbeat: bool) ->
 
 /// What may not be detached. An empty list is only told where there was another.
 fn volumes_in_use(ctx: &Context, old: &NodeStatus) -> Option<Vec<String>> {
-    let names = ctx.volumes.in_use();
+    let names = match ctx.volumes.in_use() {
+        Ok(names) => names,
+        Err(error) => {
+            tracing::warn!(%error, "not known which volumes are used");
+            return old.volumes_in_use.clone();
+        }
+    };
     let told = old
         .volumes_in_use
         .as_ref()

@@ -9,6 +9,7 @@ use davit_pods::pod::PodExt;
 use davit_volume::names::csi_volume_name;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::time::Duration;
 
 /// How long one attempt waits.
@@ -93,22 +94,25 @@ impl Volumes {
     }
 
     /// The volumes that may not be detached: those that pods want, have published, or had staged.
-    pub fn in_use(&self) -> Vec<String> {
+    ///
+    /// # Errors
+    /// It cannot be known now.
+    pub fn in_use(&self) -> io::Result<Vec<String>> {
         let mut names: BTreeSet<String> = BTreeSet::new();
         names.extend(self.wanted.lock().iter().map(|(_, name)| name.clone()));
-        for (_, record) in super::published_records(&self.paths.pods()) {
+        for (_, record) in super::published_records(&self.paths.pods())? {
             if record.volume_lifecycle_mode == davit_csi::LifecycleMode::Persistent {
                 names.insert(csi_volume_name(&record.driver_name, &record.volume_handle));
             }
         }
-        for (_, record) in super::undo::staged_records(self.paths.root()) {
+        for (_, record) in super::undo::staged_records(self.paths.root())? {
             names.insert(csi_volume_name(&record.driver_name, &record.volume_handle));
         }
-        for (_, record) in super::device::device_records(self.paths.root()) {
+        for (_, record) in super::device::device_records(self.paths.root())? {
             names.insert(csi_volume_name(&record.driver_name, &record.volume_handle));
         }
-        names.extend(self.flex_in_use());
-        names.into_iter().collect()
+        names.extend(self.flex_in_use()?);
+        Ok(names.into_iter().collect())
     }
 }
 

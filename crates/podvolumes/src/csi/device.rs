@@ -2,7 +2,7 @@
 
 use super::super::block::{self, DeviceMap};
 use super::super::error::{Cause, io_error};
-use super::super::{Volumes, blocking, missing};
+use super::super::{Volumes, blocking, entries, missing, name_of};
 use super::{Job, PLUGIN};
 use davit_csi::vol_data::{self, DeviceData, Loaded, VOL_DATA};
 use davit_csi::{Class, paths};
@@ -19,19 +19,19 @@ pub(crate) fn map_of(own: &Paths, volume: &str) -> DeviceMap {
 }
 
 /// The volumes whose devices are on the node, with their records.
-pub(super) fn device_records(root: &Path) -> Vec<(String, DeviceData)> {
-    let volumes = std::fs::read_dir(paths::devices_dir(root))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let record = |volume: std::fs::DirEntry| {
-        let name = volume.file_name().to_string_lossy().into_owned();
-        match vol_data::read(&paths::device_data(root, &name).join(VOL_DATA)) {
-            Ok(Loaded::Found(record)) => Some((name, record)),
-            _ => None,
+///
+/// # Errors
+/// They cannot be looked at now.
+pub(super) fn device_records(root: &Path) -> io::Result<Vec<(String, DeviceData)>> {
+    let mut records = Vec::new();
+    for volume in entries(&paths::devices_dir(root))? {
+        let name = name_of(&volume);
+        let at = paths::device_data(root, &name).join(VOL_DATA);
+        if let Loaded::Found(record) = vol_data::read(&at).map_err(io::Error::other)? {
+            records.push((name, record));
         }
-    };
-    volumes.filter_map(record).collect()
+    }
+    Ok(records)
 }
 
 impl Job<'_> {
@@ -119,7 +119,7 @@ impl Volumes {
     /// Takes the devices of a pod back, and has the drivers unpublish them.
     pub(super) async fn unpublish_devices(&self, uid: &str) -> io::Result<()> {
         let root = self.paths.root();
-        let had = device_records(root)
+        let had = device_records(root)?
             .into_iter()
             .filter(|(volume, _)| map_of(&self.paths, volume).has(uid));
         let undone = had.map(|(volume, record)| async move {
@@ -167,24 +167,26 @@ impl Volumes {
         &self,
         volume: &str,
         record: &DeviceData,
-    ) -> Result<(), davit_csi::Error> {
+    ) -> io::Result<()> {
         let name = format!("{}/{}", record.driver_name, record.volume_handle);
         let lock = self.volumes.of(&name);
         let _alone = lock.lock().await;
         let root = self.paths.root();
-        if !map_of(&self.paths, volume).pods().is_empty() {
+        if !map_of(&self.paths, volume).pods()?.is_empty() {
             return Ok(());
         }
-        let driver = self.drivers.get(&record.driver_name)?;
+        let driver = self.drivers.get(&record.driver_name);
+        let driver = driver.map_err(io::Error::other)?;
         let staging = paths::device_staging(root, volume);
         let key = (record.driver_name.clone(), record.volume_handle.clone());
         self.staged.lock().remove(&key);
-        if driver.capabilities().await?.stage_unstage {
+        let capabilities = driver.capabilities().await.map_err(io::Error::other)?;
+        if capabilities.stage_unstage {
             let request = NodeUnstageVolumeRequest {
                 volume_id: record.volume_handle.clone(),
                 staging_target_path: super::text(&staging),
             };
-            driver.unstage(request).await?;
+            driver.unstage(request).await.map_err(io::Error::other)?;
         }
         let data = paths::device_data(root, volume);
         let removed = tokio::task::spawn_blocking(move || remove_device(&staging, &data));

@@ -44,6 +44,44 @@ async fn a_driver_that_is_gone_keeps_no_other_volume_of_the_pod() {
     assert_eq!(left.count(), 0);
 }
 
+/// All descriptors are taken, or a disk fails, just when it is looked who uses what is on the node.
+#[tokio::test]
+async fn what_cannot_be_listed_is_not_taken_for_unused() {
+    let tmp = tempfile::tempdir().unwrap();
+    let volumes = volumes(&tmp.path().join("x".repeat(300)));
+    assert!(volumes.is_local_volume_used("pv"));
+    volumes.in_use().unwrap_err();
+    volumes.others_with("", PLUGIN, "pv").unwrap_err();
+    published_records(&volumes.paths.pods()).unwrap_err();
+    volumes.teardown("u").await.unwrap_err();
+    map_of(&volumes.paths, "pv").pods().unwrap_err();
+    let record = StageData::of(&volume_of_a_missing_driver());
+    let error = volumes
+        .unstage_unused(tmp.path(), &record)
+        .await
+        .unwrap_err();
+    assert!(!error.to_string().contains("gone.example.com"), "{error}");
+}
+
+/// Drivers may write in the directories of the node's volumes.
+#[tokio::test]
+async fn what_a_driver_leaves_there_hides_no_other_volume() {
+    let tmp = tempfile::tempdir().unwrap();
+    let volumes = volumes(tmp.path());
+    let root = volumes.paths.root();
+    let dir = |handle: &str| paths::staging_dir(root, "d.example.com", handle);
+    for (handle, at) in [("dir", VOL_DATA), ("h", "globalmount")] {
+        std::fs::create_dir_all(dir(handle).join(at)).unwrap();
+    }
+    std::os::unix::fs::symlink("loop", paths::plugin_dir(root).join("loop")).unwrap();
+    std::fs::write(paths::plugin_dir(root).join("file"), "").unwrap();
+    let mut volume = volume_of_a_missing_driver();
+    volume.handle = "h".to_owned();
+    vol_data::write(&dir("h").join(VOL_DATA), &StageData::of(&volume)).unwrap();
+    let names = volumes.in_use().unwrap();
+    assert_eq!(names.len(), 1, "{names:?}");
+}
+
 #[tokio::test]
 async fn a_flexvolume_driver_that_is_gone_keeps_no_csi_volume() {
     let tmp = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 
 use super::super::Volumes;
 use super::device::device_records;
-use crate::missing;
+use crate::{entries, missing};
 use davit_csi::paths::{self, MOUNT};
 use davit_csi::vol_data::{self, DeviceData, Loaded, PublishData, StageData, VOL_DATA};
 use davit_flexvolume::DriverName;
@@ -33,10 +33,7 @@ impl Volumes {
     /// Has the drivers unpublish the volumes of a pod, by the records that are on disk.
     pub(crate) async fn unpublish(&self, uid: &str) -> io::Result<()> {
         let dir = self.paths.pod(uid).join("volumes").join(super::PLUGIN);
-        let volumes: Vec<PathBuf> = match std::fs::read_dir(&dir) {
-            Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
-            Err(_) => Vec::new(),
-        };
+        let volumes = entries(&dir)?;
         // A driver that hangs or is gone does not keep what others have published.
         let undone = join_all(volumes.iter().map(|volume| self.unpublish_one(volume)));
         let (undone, devices) = tokio::join!(undone, self.unpublish_devices(uid));
@@ -94,9 +91,12 @@ impl Volumes {
         let mut busy = BTreeSet::new();
         let mut under_way = FuturesUnordered::new();
         loop {
-            let csi = staged_records(self.paths.root()).into_iter();
+            // What cannot be listed now is looked at again.
+            let csi = staged_records(self.paths.root()).unwrap_or_default();
+            let csi = csi.into_iter();
             let csi = csi.map(|(dir, record)| (dir, Staged::Csi(record)));
-            let devices = device_records(self.paths.root()).into_iter();
+            let devices = device_records(self.paths.root()).unwrap_or_default();
+            let devices = devices.into_iter();
             let devices = devices.map(|(name, record)| {
                 let dir = paths::device_data(self.paths.root(), &name);
                 (dir, Staged::Device(name, record))
@@ -141,18 +141,19 @@ impl Volumes {
         dir
     }
 
-    async fn unstage_unused(&self, dir: &Path, record: &StageData) -> Result<(), davit_csi::Error> {
+    pub(super) async fn unstage_unused(&self, dir: &Path, record: &StageData) -> io::Result<()> {
         let name = format!("{}/{}", record.driver_name, record.volume_handle);
         let lock = self.volumes.of(&name);
         let _alone = lock.lock().await;
         let uses = |other: &PublishData| {
             other.driver_name == record.driver_name && other.volume_handle == record.volume_handle
         };
-        let pods = super::published_records(&self.paths.pods());
+        let pods = super::published_records(&self.paths.pods())?;
         if pods.iter().any(|(_, other)| uses(other)) {
             return Ok(());
         }
-        let driver = self.drivers.get(&record.driver_name)?;
+        let driver = self.drivers.get(&record.driver_name);
+        let driver = driver.map_err(io::Error::other)?;
         let root = self.paths.root();
         let staging = paths::global_mount(root, &record.driver_name, &record.volume_handle);
         let request = NodeUnstageVolumeRequest {
@@ -161,7 +162,7 @@ impl Volumes {
         };
         let key = (record.driver_name.clone(), record.volume_handle.clone());
         self.staged.lock().remove(&key);
-        driver.unstage(request).await?;
+        driver.unstage(request).await.map_err(io::Error::other)?;
         remove_records(dir.to_owned()).await;
         self.look.notify_one();
         Ok(())
@@ -169,29 +170,41 @@ impl Volumes {
 }
 
 /// The records of staged volumes.
-pub(super) fn staged_records(root: &Path) -> Vec<(PathBuf, StageData)> {
-    let list = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten();
-    list(paths::plugin_dir(root))
-        .filter(|driver| driver.path() != paths::devices_dir(root))
-        .flat_map(|driver| list(driver.path()))
-        .filter_map(
-            |volume| match vol_data::read(&volume.path().join(VOL_DATA)) {
-                Ok(Loaded::Found(record)) => Some((volume.path(), record)),
-                _ => None,
-            },
-        )
-        .collect()
+///
+/// # Errors
+/// They cannot be looked at now.
+pub(super) fn staged_records(root: &Path) -> io::Result<Vec<(PathBuf, StageData)>> {
+    let mut records = Vec::new();
+    for driver in entries(&paths::plugin_dir(root))? {
+        if driver == paths::devices_dir(root) {
+            continue;
+        }
+        for volume in entries(&driver)? {
+            let record = vol_data::read(&volume.join(VOL_DATA)).map_err(io::Error::other)?;
+            if let Loaded::Found(record) = record {
+                records.push((volume, record));
+            }
+        }
+    }
+    Ok(records)
 }
 
 fn is_mounted(path: &Path) -> io::Result<bool> {
     davit_beneath::mountinfo::is_mount_point(path)
 }
 
-/// Removes the directories of a volume with its record. Only empty directories go: what a driver has left stays.
+/// Removes the directories of a volume with its record. Only empty directories go: what a driver has left in them stays.
 pub(super) async fn remove_records(dir: PathBuf) {
     let removed = tokio::task::spawn_blocking(move || {
         for name in [MOUNT, "globalmount"] {
-            missing(std::fs::remove_dir(dir.join(name)))?;
+            let at = dir.join(name);
+            match std::fs::remove_dir(&at) {
+                // A driver may have made a file or a link of it.
+                Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
+                    missing(std::fs::remove_file(at))?;
+                }
+                other => missing(other)?,
+            }
         }
         missing(std::fs::remove_file(dir.join(VOL_DATA)))?;
         missing(std::fs::remove_dir(&dir))

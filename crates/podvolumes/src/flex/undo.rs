@@ -1,7 +1,7 @@
 //! Undoing what drivers have mounted: for a pod with the pod, for all pods when none is left.
 
 use super::super::csi::Staged;
-use super::super::{Volumes, unmount_below};
+use super::super::{Volumes, entries, name_of, unmount_below};
 use super::unique_name;
 use davit_flexvolume::{DriverName, paths};
 use davit_volume::names::unique_volume_name;
@@ -14,7 +14,7 @@ impl Volumes {
     /// installed wait for it. What is remembered of the pod is forgotten with its CSI volumes.
     pub(crate) async fn unmount_flex(&self, uid: &str) -> io::Result<()> {
         let pod = self.paths.pod(uid);
-        let volumes = volumes_of_pod(&pod);
+        let volumes = volumes_of_pod(&pod)?;
         if volumes.is_empty() {
             return Ok(());
         }
@@ -58,7 +58,9 @@ impl Volumes {
     pub(crate) async fn flex_mounts(&self) -> Vec<(PathBuf, Staged)> {
         let root = self.paths.root().to_owned();
         let mounts = tokio::task::spawn_blocking(move || paths::global_mounts(&root)).await;
-        let mounts = mounts.unwrap_or_default().into_iter();
+        // What cannot be listed now is looked at again.
+        let mounts = mounts.map(Result::unwrap_or_default).unwrap_or_default();
+        let mounts = mounts.into_iter();
         mounts
             .map(|(dir, driver, volume)| (dir, Staged::Flex(driver, volume)))
             .collect()
@@ -81,7 +83,7 @@ impl Volumes {
         let lock = self.volumes.of(&unique);
         let _alone = lock.lock().await;
         let is_wanted = self.wanted.lock().iter().any(|(_, name)| *name == unique);
-        if is_wanted || !self.others_with("", &name.directory(), volume).is_empty() {
+        if is_wanted || !self.others_with("", &name.directory(), volume)?.is_empty() {
             return Ok(());
         }
         if self.mounter.is_mount_point(dir)? {
@@ -96,9 +98,9 @@ impl Volumes {
     }
 
     /// The volumes that are mounted for all pods, and may not be detached.
-    pub(crate) fn flex_in_use(&self) -> impl Iterator<Item = String> {
-        let mounts = paths::global_mounts(self.paths.root()).into_iter();
-        mounts.map(|(_, driver, volume)| unique_volume_name(driver.as_str(), &volume))
+    pub(crate) fn flex_in_use(&self) -> io::Result<impl Iterator<Item = String>> {
+        let mounts = paths::global_mounts(self.paths.root())?.into_iter();
+        Ok(mounts.map(|(_, driver, volume)| unique_volume_name(driver.as_str(), &volume)))
     }
 
     async fn unmount_plainly(&self, dir: &Path) -> io::Result<()> {
@@ -118,19 +120,18 @@ enum UnmountError {
 }
 
 /// The directories of FlexVolume drivers' volumes in a pod's directory.
-fn volumes_of_pod(pod: &Path) -> Vec<(PathBuf, DriverName, String)> {
-    let list = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten();
+fn volumes_of_pod(pod: &Path) -> io::Result<Vec<(PathBuf, DriverName, String)>> {
     let mut out = Vec::new();
-    for plugin in list(pod.join("volumes")) {
-        let Some(driver) = DriverName::of_directory(&plugin.file_name().to_string_lossy()) else {
+    for plugin in entries(&pod.join("volumes"))? {
+        let Some(driver) = DriverName::of_directory(&name_of(&plugin)) else {
             continue;
         };
-        for volume in list(plugin.path()) {
-            let name = volume.file_name().to_string_lossy().into_owned();
-            out.push((volume.path(), driver.clone(), name));
+        for volume in entries(&plugin)? {
+            let name = name_of(&volume);
+            out.push((volume, driver.clone(), name));
         }
     }
-    out
+    Ok(out)
 }
 
 /// Removes a directory that is empty. The driver may have done so.
