@@ -25,6 +25,9 @@ const REFILL: Duration = Duration::from_secs(300);
 /// How long one attempt to write an event may take.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Bytes of a message. Plugins, registries and servers of others have their words in it, and what was sent is remembered.
+const LONGEST_MESSAGE: usize = 16 << 10;
+
 /// The reference to an object that its events carry.
 pub fn object_ref<K: kube::Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     object.object_ref(&())
@@ -154,13 +157,23 @@ impl EventRecorder {
             field_path: text(&object.field_path),
             warning,
             reason: reason.to_owned(),
-            message,
+            message: shortened(message),
             annotations,
         };
         if let Err(error) = self.queue.try_send(note) {
             tracing::warn!(%error, "event dropped");
         }
     }
+}
+
+/// The beginning of a message that is too long.
+fn shortened(mut message: String) -> String {
+    if message.len() > LONGEST_MESSAGE {
+        message.truncate(message.floor_char_boundary(LONGEST_MESSAGE));
+        message.push_str("...");
+        message.shrink_to_fit();
+    }
+    message
 }
 
 struct Written {
@@ -313,6 +326,15 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A plugin of the node fails again and again, each time with megabytes of words that are new.
+    #[test]
+    fn messages_have_an_end() {
+        let long = shortened("ü".repeat(LONGEST_MESSAGE));
+        assert_eq!(long.len(), LONGEST_MESSAGE + 3);
+        assert!(long.capacity() < 2 * LONGEST_MESSAGE && long.ends_with("ü..."));
+        assert_eq!(shortened("short".to_owned()), "short");
+    }
 
     /// Nobody hides what is said about an object by what it is called.
     #[test]

@@ -37,16 +37,19 @@ impl VolumeStats {
             return Err(Error::NoUsage);
         }
         for usage in &answer.usage {
+            // Who reads the node's statistics knows no negative numbers there, and would read nothing of the whole node.
+            let [available, total, used] =
+                [usage.available, usage.total, usage.used].map(|number| number.max(0));
             match usage.unit() {
                 Unit::Bytes => {
-                    stats.available_bytes = usage.available;
-                    stats.capacity_bytes = usage.total;
-                    stats.used_bytes = usage.used;
+                    stats.available_bytes = available;
+                    stats.capacity_bytes = total;
+                    stats.used_bytes = used;
                 }
                 Unit::Inodes => {
-                    stats.inodes_free = usage.available;
-                    stats.inodes = usage.total;
-                    stats.inodes_used = usage.used;
+                    stats.inodes_free = available;
+                    stats.inodes = total;
+                    stats.inodes_used = used;
                 }
                 Unit::Unknown => tracing::warn!(unit = usage.unit, "unknown unit in VolumeUsage"),
             }

@@ -21,9 +21,12 @@ use plugin::Call;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The pod's interface.
 pub const INTERFACE: &str = "eth0";
+/// How long plugins may think about how they are: the node's status waits for it.
+const STATUS: Duration = Duration::from_secs(10);
 /// Plugins that undo what is left of other pods, at a time.
 const PARALLEL: usize = 8;
 
@@ -47,6 +50,7 @@ pub struct Cni {
     bin_dirs: Vec<PathBuf>,
     cache: Cache,
     wished_addresses: bool,
+    status_limit: Duration,
 }
 
 /// What a failed plugin call adds to its message.
@@ -120,6 +124,7 @@ impl Cni {
             bin_dirs: options.bin_dirs,
             cache: Cache::new(options.cache_dir),
             wished_addresses: options.wished_addresses,
+            status_limit: STATUS,
         }
     }
 
@@ -240,12 +245,16 @@ impl Network for Cni {
         if list.version < Version::V1_1_0 {
             return Ok(());
         }
-        for plugin in &list.plugins {
-            let input = input(&list, plugin, &Map::new(), None);
-            let done = self.call("STATUS", None).run(&input).await;
-            done.map_err(|e| error(&failed(plugin, "status", e)))?;
-        }
-        Ok(())
+        let asking = async {
+            for plugin in &list.plugins {
+                let input = input(&list, plugin, &Map::new(), None);
+                let done = self.call("STATUS", None).run(&input).await;
+                done.map_err(|e| error(&failed(plugin, "status", e)))?;
+            }
+            Ok(())
+        };
+        let asked = tokio::time::timeout(self.status_limit, asking).await;
+        asked.unwrap_or_else(|_| Err(error(&"plugins do not answer STATUS")))
     }
 
     async fn attach(&self, pod: &PodNetwork) -> Result<Vec<String>, Error> {

@@ -310,4 +310,18 @@ async fn numbers_of_a_volume() {
             condition: None,
         }
     );
+    // Whoever reads the statistics of the node expects none below zero.
+    mock.script(|s| {
+        s.stats.usage = vec![
+            usage(Unit::Inodes, i64::MIN, -1, -7),
+            usage(Unit::Bytes, -1, i64::MAX, i64::MIN),
+        ];
+    });
+    assert_eq!(
+        ask().await.unwrap(),
+        VolumeStats {
+            capacity_bytes: i64::MAX,
+            ..VolumeStats::default()
+        }
+    );
 }

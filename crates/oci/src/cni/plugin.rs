@@ -8,11 +8,16 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
 /// More than this is not read of what a plugin writes.
 const MAX_OUTPUT: u64 = 4 << 20;
+/// How long outputs are read that a program left behind in the background holds open.
+const AFTER_EXIT: Duration = Duration::from_millis(500);
+/// Bytes of a plugin's words that are told on.
+const SHOWN: usize = 4 << 10;
 /// Directories of the programs that plugins call (iptables).
 const SYSTEM_DIRS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
@@ -75,7 +80,7 @@ impl Call<'_> {
         if text.trim().is_empty() || self.command != "ADD" {
             return Ok(Value::Null);
         }
-        serde_json::from_str(&text).map_err(|e| Error::Result(text.into_owned(), e))
+        serde_json::from_str(&text).map_err(|e| Error::Result(shown(&text), e))
     }
 
     fn find(&self, name: &str) -> Result<PathBuf, Error> {
@@ -160,20 +165,33 @@ impl Call<'_> {
                 let _ = stdin.write_all(input).await;
             }
         };
-        let (status, (), stdout, stderr) =
-            tokio::join!(child.wait(), write, drain(stdout), drain(stderr));
-        let status = status.map_err(failed)?;
-        Ok((status, stdout, stderr))
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let status = {
+            let talking =
+                async { tokio::join!(write, drain(stdout, &mut out), drain(stderr, &mut err)) };
+            let mut talking = std::pin::pin!(talking);
+            tokio::select! {
+                status = child.wait() => {
+                    let _ = tokio::time::timeout(AFTER_EXIT, talking).await;
+                    status
+                }
+                _ = &mut talking => child.wait().await,
+            }
+        };
+        Ok((status.map_err(failed)?, out, err))
     }
 }
 
-async fn drain(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
-    let mut out = Vec::new();
+async fn drain(pipe: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) {
     if let Some(mut pipe) = pipe {
-        let _ = (&mut pipe).take(MAX_OUTPUT).read_to_end(&mut out).await;
+        let _ = (&mut pipe).take(MAX_OUTPUT).read_to_end(into).await;
         let _ = tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await;
     }
-    out
+}
+
+/// What of a plugin's words is told on: they come into statuses of pods and of the node.
+fn shown(text: &str) -> String {
+    text[..text.floor_char_boundary(SHOWN)].to_owned()
 }
 
 /// The search path with the system's directories, which a service's own path may lack.
@@ -193,12 +211,12 @@ fn failure(status: ExitStatus, stdout: &[u8], stderr: &[u8]) -> Error {
         return if stderr.is_empty() {
             Error::Silent(status.to_string().replace("exit status: ", "exit status "))
         } else {
-            Error::Stderr(String::from_utf8_lossy(stderr).into_owned())
+            Error::Stderr(shown(&String::from_utf8_lossy(stderr)))
         };
     }
     match serde_json::from_str::<Failure>(&text) {
-        Ok(Failure { msg, details }) if details.is_empty() => Error::Plugin(msg),
-        Ok(Failure { msg, details }) => Error::Plugin(format!("{msg}; {details}")),
-        Err(error) => Error::Diagnostic(text.into_owned(), error),
+        Ok(Failure { msg, details }) if details.is_empty() => Error::Plugin(shown(&msg)),
+        Ok(Failure { msg, details }) => Error::Plugin(shown(&format!("{msg}; {details}"))),
+        Err(error) => Error::Diagnostic(shown(&text), error),
     }
 }

@@ -2,7 +2,10 @@
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Addresses of all interfaces together; a pod has at most one of each family.
+const MOST: usize = 64;
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -45,6 +48,9 @@ pub(super) fn complete(result: &mut Value, version: &str) {
 /// The addresses of the pod's interface without their prefix lengths, the first of IPv4 first.
 pub(super) fn addresses(result: &Value, interface: &str) -> Result<Vec<String>, String> {
     let answer = Answer::deserialize(result).map_err(|e| e.to_string())?;
+    if answer.ips.len() > MOST {
+        return Err(format!("more than {MOST} addresses"));
+    }
     let mut own = Vec::new();
     for ip in &answer.ips {
         if let Some(index) = ip.interface {
@@ -75,9 +81,19 @@ pub(super) fn addresses(result: &Value, interface: &str) -> Result<Vec<String>, 
 
 fn parse(text: &str) -> Result<IpAddr, String> {
     let address = text.split_once('/').map_or(text, |(address, _)| address);
-    address
+    let address: IpAddr = address
         .parse()
-        .map_err(|_| format!("{text:?} is not an address"))
+        .map_err(|_| format!("{text:?} is not an address"))?;
+    // Under such an address everything that asks the pod, probes and Services, would ask the node or nobody.
+    let address = address.to_canonical();
+    let is_nobodys = address.is_unspecified()
+        || address.is_loopback()
+        || address.is_multicast()
+        || address == Ipv4Addr::BROADCAST;
+    if is_nobodys {
+        return Err(format!("{text:?} is no address that a pod can have"));
+    }
+    Ok(address)
 }
 
 #[cfg(test)]
@@ -116,6 +132,24 @@ mod tests {
             };
             assert_eq!(addresses(&result, "eth0").unwrap(), expected, "{result}");
         }
+        // Probes and Services would ask the node itself.
+        for nobodys in [
+            "0.0.0.0/0",
+            "127.0.0.1/8",
+            "::1/128",
+            "::/0",
+            "::ffff:127.0.0.1/128",
+            "224.0.0.1/4",
+            "255.255.255.255/32",
+            "ff02::1/64",
+        ] {
+            let result = json!({"ips": [{"address": nobodys}]});
+            addresses(&result, "eth0").unwrap_err();
+            let old = json!({"ip4": {"ip": nobodys}});
+            addresses(&old, "eth0").unwrap_err();
+        }
+        let many = json!({"ips": vec![json!({"address": "10.1.0.2/16"}); MOST + 1]});
+        addresses(&many, "eth0").unwrap_err();
         let wrong = json!({"ips": [{"interface": 1, "address": "10.1.0.2/16"}]});
         assert!(addresses(&wrong, "eth0").unwrap_err().contains("index 1"));
     }

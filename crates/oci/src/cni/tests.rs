@@ -398,6 +398,48 @@ async fn a_plugin_that_hangs_goes_with_its_children_when_given_up() {
     }
 }
 
+/// One that leaves a program in the background, which holds its outputs, has answered all the same.
+#[tokio::test]
+async fn a_program_that_is_left_in_the_background_holds_nobody_up() {
+    let bench = two(ANSWER);
+    let script = format!("setsid sleep 30 & echo $! > $dir/pid; echo '{ANSWER}'");
+    bench.answer("first", "ADD", &script);
+    let pod = pod("abc");
+    let attach = tokio::time::timeout(Duration::from_secs(20), bench.cni.attach(&pod));
+    assert_eq!(attach.await.unwrap().unwrap(), ["10.9.0.2", "fd00::2"]);
+    let pid = fs::read_to_string(bench.dir.path().join("bin/pid")).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+#[tokio::test]
+async fn a_plugin_says_no_more_than_anybody_reads() {
+    let bench = two(ANSWER);
+    for script in [
+        "head -c 10000000 /dev/zero | tr '\\0' x >&2; exit 1",
+        "head -c 10000000 /dev/zero | tr '\\0' x; exit 1",
+        "head -c 10000000 /dev/zero | tr '\\0' x",
+        "printf '{\"msg\": \"'; head -c 1000000 /dev/zero | tr '\\0' x; echo '\"}'; exit 1",
+    ] {
+        bench.answer("first", "ADD", script);
+        let error = bench.cni.attach(&pod("abc")).await.unwrap_err().to_string();
+        assert!((4_000..10_000).contains(&error.len()), "{}", error.len());
+    }
+}
+
+/// The node's status waits for it.
+#[tokio::test]
+async fn plugins_that_do_not_say_how_they_are_have_a_limit() {
+    let mut bench =
+        Bench::new(r#"{"cniVersion": "1.1.0", "name": "net", "plugins": [{"type": "a"}]}"#);
+    bench.plugin("a");
+    bench.answer("a", "STATUS", "sleep 100");
+    bench.cni.status_limit = Duration::from_millis(200);
+    let asked = tokio::time::timeout(Duration::from_secs(20), bench.cni.ready());
+    let error = asked.await.unwrap().unwrap_err().to_string();
+    assert!(error.ends_with("plugins do not answer STATUS"), "{error}");
+}
+
 /// Whoever may create pods would have another's address, and what network policies let that one do.
 #[tokio::test]
 async fn pods_choose_addresses_where_they_may() {

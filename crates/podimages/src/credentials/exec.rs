@@ -14,6 +14,8 @@ use tokio::process::Command;
 
 /// How long a plugin may take.
 const LIMIT: Duration = Duration::from_secs(60);
+/// How long outputs are read that a program left behind in the background holds open.
+const AFTER_EXIT: Duration = Duration::from_millis(500);
 /// More than any answer has.
 const MAX_OUTPUT: u64 = 1024 * 1024;
 
@@ -100,10 +102,12 @@ fn body(provider: &Provider, request: &Request<'_>) -> Value {
 }
 
 /// What a plugin writes, up to a limit.
-async fn read_all(stream: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
-    let mut out = Vec::new();
+async fn read_all(
+    stream: Option<impl AsyncRead + Unpin>,
+    out: &mut Vec<u8>,
+) -> std::io::Result<()> {
     if let Some(stream) = stream {
-        stream.take(MAX_OUTPUT + 1).read_to_end(&mut out).await?;
+        stream.take(MAX_OUTPUT + 1).read_to_end(out).await?;
     }
     if out.len() as u64 > MAX_OUTPUT {
         let message = format!("more than {MAX_OUTPUT} bytes of output");
@@ -112,7 +116,7 @@ async fn read_all(stream: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec
             message,
         ));
     }
-    Ok(out)
+    Ok(())
 }
 
 /// Asks a plugin; it gets a minute.
@@ -154,11 +158,35 @@ async fn run_within(
                 let _ = stdin.write_all(input.as_bytes()).await;
             }
         };
-        let (stdout, stderr, ()) = tokio::join!(read_all(stdout), read_all(stderr), write);
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let status = {
+            let talking = async {
+                let read = tokio::join!(
+                    read_all(stdout, &mut out),
+                    read_all(stderr, &mut err),
+                    write
+                );
+                read.0.and(read.1)
+            };
+            let mut talking = std::pin::pin!(talking);
+            tokio::select! {
+                status = child.wait() => {
+                    // A program that it has left in the background may hold its outputs.
+                    if let Ok(read) = tokio::time::timeout(AFTER_EXIT, talking).await {
+                        read?;
+                    }
+                    status?
+                }
+                read = &mut talking => {
+                    read?;
+                    child.wait().await?
+                }
+            }
+        };
         std::io::Result::Ok(std::process::Output {
-            stdout: stdout?,
-            stderr: stderr?,
-            status: child.wait().await?,
+            stdout: out,
+            stderr: err,
+            status,
         })
     };
     let output = match tokio::time::timeout(limit, work).await {
@@ -243,6 +271,26 @@ mod tests {
             token: "",
             annotations: &annotations,
         };
+        // One that is left behind, out of the plugin's group, holds its outputs. It has answered all the same.
+        let answering = dir.path().join("answering");
+        let answer = json!({"kind": "CredentialProviderResponse", "apiVersion": provider.api_version,
+            "cacheKeyType": "Image", "auth": {}});
+        let left = dir.path().join("left");
+        let script = format!(
+            "#!/bin/sh\nsetsid sleep 600 &\necho $! > {}\necho '{answer}'\n",
+            left.display()
+        );
+        std::fs::write(&answering, script).unwrap();
+        std::fs::set_permissions(&answering, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let answered = run_within(Duration::from_secs(30), &provider, &answering, &request).await;
+        answered.unwrap();
+        let left: i32 = std::fs::read_to_string(&left)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        let left = rustix::process::Pid::from_raw(left).unwrap();
+        rustix::process::kill_process(left, rustix::process::Signal::KILL).unwrap();
         let error = run_within(Duration::from_secs(2), &provider, &program, &request).await;
         let error = error.unwrap_err().to_string();
         assert!(error.contains("deadline"), "{error}");
