@@ -93,9 +93,13 @@ impl Paths {
         self.root.join("pods")
     }
 
-    /// Everything the node keeps for one pod.
+    /// Everything the node keeps for one pod. What a runtime says is a pod's UID is one name, whatever it says.
     pub fn pod(&self, uid: &str) -> PathBuf {
-        self.pods().join(uid)
+        let name = match uid {
+            "" | "." | ".." => "~".to_owned(),
+            uid => uid.replace(['/', '\0'], "~"),
+        };
+        self.pods().join(name)
     }
 
     /// Directory of one volume; `plugin` in the escaped form (`kubernetes.io~empty-dir`).
@@ -140,5 +144,22 @@ impl Paths {
     /// The name of the link for one container's current log.
     pub fn container_log_link(namespace: &str, pod: &str, container: &str, id: &str) -> String {
         format!("{pod}_{namespace}_{container}-{id}.log")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Labels of a runtime's sandboxes, of which the directories are removed.
+    #[test]
+    fn a_pods_directory_is_in_that_of_all_pods() {
+        let paths = Paths::new("/r".into(), "/l/pods".into());
+        for uid in ["", ".", "..", "/etc", "../../etc", "a/../../b", "a\0b", "/"] {
+            let dir = paths.pod(uid);
+            assert_eq!(dir.parent(), Some(paths.pods().as_path()), "{uid}");
+            assert!(dir.file_name().is_some(), "{uid}");
+        }
+        assert_eq!(paths.pod("u-1"), Path::new("/r/pods/u-1"));
     }
 }

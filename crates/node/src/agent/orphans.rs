@@ -30,7 +30,15 @@ pub(super) async fn find(ctx: &Context, known: &[String]) -> Result<BTreeSet<Str
     for uid in known {
         out.remove(uid);
     }
+    out.retain(|uid| is_uid(uid));
     Ok(out)
+}
+
+/// Whether it can be a pod's UID. What others have labelled in the runtime, or have put beside the pods' directories (a file
+/// system has its own there), is theirs.
+fn is_uid(text: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    (1..=128).contains(&text.len()) && text.bytes().all(fits)
 }
 
 /// Ends and removes everything of such a pod.
@@ -64,6 +72,25 @@ pub(super) async fn remove(ctx: &Context, uid: &str) {
         Ok(()) => tracing::info!(%uid, "removed what was left of a pod that is no more"),
         Err(error) => {
             tracing::warn!(%uid, %error, "cannot remove what is left of a pod that is no more");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_uid;
+
+    #[test]
+    fn what_is_no_uid_is_left_alone() {
+        for uid in [
+            "0b8e7c2e-1c9f-4c6b-9a53-6f0d7a4f1a11",
+            "d41d8cd98f00b204",
+            "u_1",
+        ] {
+            assert!(is_uid(uid), "{uid}");
+        }
+        for other in ["", ".", "..", "/etc", "../x", "a/b", "lost+found", "a b"] {
+            assert!(!is_uid(other), "{other}");
         }
     }
 }
