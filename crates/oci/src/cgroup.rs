@@ -10,8 +10,9 @@ mod pressure;
 
 use davit_beneath::mountinfo::{MountEntry, mount_table};
 use nix::unistd::Pid;
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -49,6 +50,11 @@ const V1: [&str; 7] = [
 ];
 /// The v2 controllers we enable where they are offered.
 const V2: [&str; 6] = ["cpu", "cpuset", "memory", "pids", "io", "hugetlb"];
+
+/// How often what is in a cgroup is killed one by one, each time with what was forked meanwhile.
+const KILL_ROUNDS: usize = 64;
+/// Cgroups that a container has made, removed before it is looked anew.
+const REMOVED_AT_ONCE: usize = 4096;
 
 /// The machine's cgroup hierarchies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -486,15 +492,48 @@ impl Cgroup {
         pids
     }
 
-    /// Sends SIGKILL to everything in the cgroup.
+    /// Sends SIGKILL to everything in the cgroup and below it.
     pub fn kill(&self) {
         if let Some(file) = self.v2().map(|dir| dir.join("cgroup.kill"))
             && write(&file, "1").is_ok()
         {
             return;
         }
-        for pid in self.pids() {
-            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        self.kill_one_by_one();
+    }
+
+    /// The same where the kernel does not do it at once: those that fork meanwhile are not to get away.
+    fn kill_one_by_one(&self) {
+        let limit = self.v1("pids").map(|dir| dir.join("pids.max"));
+        let before = limit.as_deref().map(fs::read_to_string);
+        if let Some(limit) = &limit {
+            let _ = write(limit, "0");
+        }
+        for _ in 0..KILL_ROUNDS {
+            let pids = self.all_pids(usize::MAX);
+            let opened = |pid: &Pid| {
+                let pid = rustix::process::Pid::from_raw(pid.as_raw())?;
+                Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?))
+            };
+            let handles: Vec<_> = pids.iter().filter_map(opened).collect();
+            // A number may have become another's before it was opened.
+            let still: HashSet<i32> = self
+                .all_pids(usize::MAX)
+                .iter()
+                .map(|p| p.as_raw())
+                .collect();
+            if still.is_empty() {
+                break;
+            }
+            for (pid, handle) in handles {
+                if still.contains(&pid.as_raw_nonzero().get()) {
+                    let _ = pidfd_send_signal(handle, Signal::KILL);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if let (Some(limit), Some(Ok(before))) = (&limit, before) {
+            let _ = write(limit, before.trim());
         }
     }
 
@@ -597,13 +636,18 @@ impl Cgroup {
     }
 }
 
-/// Containers may make cgroups of their own below theirs.
+/// Containers may make cgroups of their own below theirs, as many and as deep as they like: so many are removed in one round,
+/// the deepest first.
 fn remove_children(dir: &Path) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_children(&entry.path());
-            let _ = fs::remove_dir(entry.path());
-        }
+    let (mut found, mut left) = (Vec::new(), vec![dir.to_owned()]);
+    while let Some(at) = left.pop().filter(|_| found.len() < REMOVED_AT_ONCE) {
+        let entries = fs::read_dir(&at).into_iter().flatten().flatten();
+        let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        left.extend(dirs.map(|entry| entry.path()).take(REMOVED_AT_ONCE));
+        found.push(at);
+    }
+    for below in found.iter().skip(1).rev() {
+        let _ = fs::remove_dir(below);
     }
 }
 
@@ -734,6 +778,100 @@ mod tests {
         let joined =
             parse("31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n");
         assert_eq!(joined.roots().len(), 1);
+    }
+
+    /// Without `cgroup.kill` (kernels before 5.14, machines with v1 alone).
+    #[test]
+    fn nothing_gets_away_by_forking() {
+        let hierarchies = Hierarchies {
+            unified: None,
+            ..Hierarchies::detect().unwrap()
+        };
+        if !hierarchies.v1.contains_key("pids") || !rustix::process::geteuid().is_root() {
+            println!("skipped: no cgroup v1 for processes, or no root");
+            return;
+        }
+        let name = format!("/davit-test-{}", std::process::id());
+        let cgroup = hierarchies.cgroup(&name);
+        cgroup.create().unwrap();
+        let pids = Limits {
+            pids: Some(400),
+            ..Limits::default()
+        };
+        cgroup.apply(&pids).unwrap();
+        let dir = cgroup.v1("pids").unwrap();
+        let below = hierarchies.cgroup(&format!("{name}/below"));
+        below.create().unwrap();
+        // Each ends as soon as it has begun the next: no number is there for long.
+        let tmp = tempfile::tempdir().unwrap();
+        let script = tmp.path().join("next");
+        fs::write(&script, "sh \"$0\" &\n").unwrap();
+        let enter = |into: &Cgroup| {
+            let entries = into.hierarchies.roots().into_iter().map(|root| {
+                let file = into.dir(root).join("cgroup.procs");
+                format!("echo $$ > {}; ", file.display())
+            });
+            let begin = format!("sh {} & ", script.display()).repeat(8);
+            let mut shell = std::process::Command::new("sh");
+            shell
+                .arg("-c")
+                .arg(format!("{}{begin}", entries.collect::<String>()));
+            shell.stdout(std::process::Stdio::null());
+            shell.stderr(std::process::Stdio::null());
+            shell.spawn().unwrap()
+        };
+        let mut shells = [enter(&cgroup), enter(&below)];
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(cgroup.all_pids(usize::MAX).len() > 2);
+        cgroup.kill();
+        for shell in &mut shells {
+            shell.wait().unwrap();
+        }
+        assert_eq!(
+            fs::read_to_string(dir.join("pids.max")).unwrap().trim(),
+            "400"
+        );
+        // The dead take a moment to go. One that lives would have become four hundred.
+        let until = Instant::now() + Duration::from_secs(10);
+        let is_empty = || cgroup.all_pids(usize::MAX).is_empty();
+        while !is_empty() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let ended = is_empty();
+        let _ = write(&dir.join("pids.max"), "0");
+        cgroup.kill();
+        let removed = below
+            .remove(Duration::from_secs(5))
+            .and(cgroup.remove(Duration::from_secs(5)));
+        assert!(ended);
+        removed.unwrap();
+    }
+
+    #[test]
+    fn cgroups_of_containers_are_removed_however_deep_they_are() {
+        let tmp = tempfile::tempdir().unwrap();
+        let top = tmp.path().join("top");
+        let mut deep = top.clone();
+        for _ in 0..900 {
+            deep.push("aaa");
+        }
+        fs::create_dir_all(&deep).unwrap();
+        for n in 0..5000 {
+            fs::create_dir(top.join(format!("b{n}"))).unwrap();
+        }
+        let mut rounds = 0;
+        while fs::remove_dir(&top).is_err() {
+            rounds += 1;
+            assert!(rounds < 10);
+            // As from a thread of a server, whose stack is small.
+            let top = top.clone();
+            let thread = std::thread::Builder::new().stack_size(256 << 10);
+            thread
+                .spawn(move || remove_children(&top))
+                .unwrap()
+                .join()
+                .unwrap();
+        }
     }
 
     #[test]

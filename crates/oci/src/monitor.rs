@@ -23,6 +23,7 @@ mod userns;
 
 use crate::cgroup::Limits;
 use oci_spec::runtime::Spec;
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Write};
@@ -219,6 +220,19 @@ pub(crate) fn start_ticks(pid: i32) -> Option<u64> {
     ticks_of(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
+/// Kills the process that has this number and began then, and no other: it is held before it is looked at.
+pub(crate) fn kill_that_began(pid: i32, began: u64) {
+    let pid = (pid > 0).then(|| rustix::process::Pid::from_raw(pid));
+    let pid = pid.flatten();
+    let handle = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty()));
+    if let (Some(pid), Some(Ok(handle))) = (pid, handle)
+        && start_ticks(pid.as_raw_nonzero().get()) == Some(began)
+    {
+        // It may have ended meanwhile.
+        let _ = pidfd_send_signal(handle, Signal::KILL);
+    }
+}
+
 /// Field 22 of `/proc/PID/stat`. The command's name is in parentheses and may hold any bytes, parentheses too.
 fn ticks_of(stat: &[u8]) -> Option<u64> {
     let name_end = stat.iter().rposition(|b| *b == b')')?;
@@ -237,6 +251,26 @@ fn load(dir: &Path) -> io::Result<(Bundle, Spec)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The process that a record names has ended, and its number is somebody else's.
+    #[test]
+    fn a_number_that_is_anothers_by_now_is_left_alone() {
+        let mut innocent = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let pid = i32::try_from(innocent.id()).unwrap();
+        let began = start_ticks(pid).unwrap();
+        kill_that_began(pid, began - 1);
+        kill_that_began(pid, 0);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(innocent.try_wait().unwrap().is_none());
+        kill_that_began(pid, began);
+        assert!(!innocent.wait().unwrap().success());
+        kill_that_began(pid, began);
+        kill_that_began(0, 0);
+        kill_that_began(-1, 0);
+    }
 
     #[test]
     fn the_name_of_a_command_hides_no_start_time() {

@@ -3,7 +3,9 @@
 use super::record::{self, Namespaces, Pause, Proto, SandboxRecord};
 use super::users::{self, Furnishing, Mapping};
 use super::{Embedded, Inner, blocking, io_error, lock, new_id};
-use crate::monitor::{PAUSE_ARG, Surroundings, make_log_dir, now_nanos, start_ticks};
+use crate::monitor::{
+    PAUSE_ARG, Surroundings, kill_that_began, make_log_dir, now_nanos, start_ticks,
+};
 use crate::netdev;
 use crate::network::PodNetwork;
 use crate::runtime::{Error, Result};
@@ -453,10 +455,8 @@ pub(super) fn absent_is_fine(error: std::io::Error) -> std::io::Result<()> {
 }
 
 fn release_pause(record: &SandboxRecord) {
-    if let Some(pause) = &record.pause
-        && start_ticks(pause.pid) == Some(pause.start_ticks)
-    {
-        let _ = crate::sys::kill(nix::unistd::Pid::from_raw(pause.pid), nix::libc::SIGKILL);
+    if let Some(pause) = &record.pause {
+        kill_that_began(pause.pid, pause.start_ticks);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::cgroup::Hierarchies;
 use crate::embedded::connection::Connection;
 use crate::embedded::record::ContainerRecord;
 use crate::monitor::protocol::{Request, Response};
-use crate::monitor::{RunState, files, read_json, start_ticks};
+use crate::monitor::{RunState, files, kill_that_began, read_json};
 use std::fs;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -68,11 +68,9 @@ impl Container {
                 }
             }
         }
-        if let Ok(Some(state)) = read_json::<RunState>(&self.dir.join(files::STATE))
-            && start_ticks(state.pid) == Some(state.start_ticks)
-        {
+        if let Ok(Some(state)) = read_json::<RunState>(&self.dir.join(files::STATE)) {
             // Without a monitor nobody would know when and how it ends.
-            let _ = crate::sys::kill(nix::unistd::Pid::from_raw(state.pid), nix::libc::SIGKILL);
+            kill_that_began(state.pid, state.start_ticks);
         }
         hierarchies.cgroup(&cgroup).kill();
         let record = self.ended();
