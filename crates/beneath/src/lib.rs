@@ -27,7 +27,7 @@ pub use error::{Error, Result};
 pub use inode::{Inode, Permissions};
 pub use private::{
     open_own, open_own_for_writing, ours, private_dir, private_dir_below, private_dir_itself,
-    read_given, read_own, remove_tree, write_durably, write_private,
+    read_given, read_own, remove_tree, write_durably, write_durably_in, write_private,
 };
 pub use procfs::Procfs;
 pub use root::{DirectoryEntry, Links, Root, TargetKind};

@@ -161,6 +161,15 @@ pub fn write_private(path: impl AsRef<Path>, data: &[u8]) -> Result<()> {
 /// What the kernel says; a directory that is there stays.
 pub fn write_durably(path: impl AsRef<Path>, data: &[u8], mode: u32) -> Result<()> {
     let (dir, name) = parent(path.as_ref())?;
+    write_durably_in(&dir, name, data, mode)
+}
+
+/// The same of a file in this directory.
+///
+/// # Errors
+/// As [`write_durably`].
+pub fn write_durably_in(dir: &Root, name: impl AsRef<Path>, data: &[u8], mode: u32) -> Result<()> {
+    let name = name.as_ref();
     let mut staged = std::ffi::OsString::from(".");
     staged.push(name);
     match dir.remove_file(&staged) {

@@ -150,7 +150,8 @@ impl StoppedCluster {
     /// or a kubelet's, is left alone. Held as long as the answer, so that none begins meanwhile.
     fn node_dir(&self) -> Option<(PathBuf, File)> {
         let dir = self.node.kubelet();
-        let lock = File::open(dir.join(AGENT_LOCK)).ok()?;
+        // Pods that had the directory as a volume may have put a FIFO there.
+        let lock = davit_beneath::open_own_for_writing(dir.join(AGENT_LOCK)).ok()?;
         lock.try_lock().is_ok().then_some((dir, lock))
     }
 

@@ -5,8 +5,9 @@ mod unit;
 use crate::configuration::{self, Setting};
 use crate::{down, paths};
 use anyhow::{Context, Result, bail};
+use davit_beneath::{Links, Root};
 use std::ffi::OsString;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -69,8 +70,16 @@ impl InstallPaths {
         })
     }
 
+    /// As it is shown.
     fn at(&self, path: &str) -> PathBuf {
         self.root.join(path)
+    }
+
+    /// The directory itself. An image that is unpacked there may have links, which lead somewhere in the image and not on this
+    /// machine.
+    fn open(&self) -> Result<Root> {
+        let opened = Root::open(&self.root, Links::Confined);
+        opened.with_context(|| format!("cannot open {}", self.root.display()))
     }
 
     /// Whether systemd is in charge of this machine, and its services are meant.
@@ -83,27 +92,37 @@ pub(crate) fn install(args: &Install, commands: &clap::Command) -> Result<()> {
     let place = InstallPaths::new(args.destdir.as_deref())?;
     let command = if args.node { "node" } else { "up" };
     let file = place.at(CONFIGURATION);
-    let configuration = wanted_configuration(commands, command, &args.flags, &file)?;
-    write_binary(&place.at(BINARY))?;
-    for plugin in PLUGINS.map(|plugin| place.at(plugin)) {
-        let shown = plugin.display();
-        match std::fs::symlink_metadata(&plugin) {
-            Ok(_) if is_ours(&plugin) => {}
+    let exists = place
+        .open()
+        .is_ok_and(|root| root.entry(CONFIGURATION).is_ok());
+    let there = exists.then_some(&*file);
+    let configuration = wanted_configuration(commands, command, &args.flags, there)?;
+    make_dirs(&place.root).with_context(|| format!("cannot make {}", place.root.display()))?;
+    let root = place.open()?;
+    if write_binary(&root)? {
+        println!("wrote {}", place.at(BINARY).display());
+    }
+    for plugin in PLUGINS {
+        let place = place.at(plugin);
+        let shown = place.display();
+        match root.entry_itself(plugin) {
+            Ok(_) if is_ours(&root, plugin) => {}
             Ok(_) => println!("{shown} is there already, not davit's, and stays"),
             Err(_) => {
-                symlink(PLUGIN_SAYS, &plugin).with_context(|| format!("cannot make {shown}"))?;
+                let made = root.symlink(PLUGIN_SAYS, plugin);
+                made.with_context(|| format!("cannot make {shown}"))?;
             }
         }
     }
     let script = crate::completion::script(clap_complete::Shell::Bash)?;
-    write(&place.at(COMPLETION), &script, 0o644)?;
+    write(&root, COMPLETION, &script, 0o644)?;
     if let Some(text) = configuration {
         // it may hold a token
-        write(&file, text.as_bytes(), 0o600)?;
+        write(&root, CONFIGURATION, text.as_bytes(), 0o600)?;
         println!("wrote {}", file.display());
     }
     let unit = unit::text(command, &format!("/{BINARY}"), &format!("/{CONFIGURATION}"));
-    write(&place.at(UNIT), unit.as_bytes(), 0o644)?;
+    write(&root, UNIT, unit.as_bytes(), 0o644)?;
     println!("wrote {}", place.at(UNIT).display());
     if !place.has_systemd() {
         if !place.is_elsewhere {
@@ -127,11 +146,13 @@ pub(crate) fn install(args: &Install, commands: &clap::Command) -> Result<()> {
 
 pub(crate) async fn uninstall(args: Uninstall, commands: &clap::Command) -> Result<()> {
     let place = InstallPaths::new(args.destdir.as_deref())?;
-    let (unit, file) = (place.at(UNIT), place.at(CONFIGURATION));
-    if !unit.exists() && !file.exists() && !place.at(BINARY).exists() {
+    let file = place.at(CONFIGURATION);
+    let root = place.open()?;
+    let has = |path: &str| root.entry(path).is_ok();
+    if ![UNIT, CONFIGURATION, BINARY].into_iter().any(has) {
         bail!("davit is not installed in {}", place.root.display());
     }
-    if place.has_systemd() && unit.exists() {
+    if place.has_systemd() && has(UNIT) {
         systemctl(&["disable", "--now", SERVICE])?;
     }
     if !place.is_elsewhere {
@@ -144,19 +165,26 @@ pub(crate) async fn uninstall(args: Uninstall, commands: &clap::Command) -> Resu
             }
         }
     }
-    let mut files = vec![unit, place.at(COMPLETION), place.at(BINARY)];
-    let plugins = PLUGINS.map(|plugin| place.at(plugin));
-    files.extend(plugins.into_iter().filter(|plugin| is_ours(plugin)));
+    let mut files = vec![UNIT, COMPLETION, BINARY];
+    files.extend(PLUGINS.into_iter().filter(|plugin| is_ours(&root, plugin)));
     if args.purge {
-        files.push(file.clone());
+        files.push(CONFIGURATION);
     }
     for file in files {
-        remove(&file)?;
+        match root.remove_file(file) {
+            Err(error) if !error.is_not_found() => {
+                return Err(error)
+                    .with_context(|| format!("cannot remove {}", place.at(file).display()));
+            }
+            _ => {}
+        }
     }
     if args.purge {
         // others may have something there
-        let _kept = file.parent().map(std::fs::remove_dir);
-    } else if file.exists() {
+        let _kept = Path::new(CONFIGURATION)
+            .parent()
+            .map(|dir| root.remove_dir(dir));
+    } else if root.entry(CONFIGURATION).is_ok() {
         println!("{} stays; --purge removes it", file.display());
     }
     if place.has_systemd() {
@@ -166,8 +194,9 @@ pub(crate) async fn uninstall(args: Uninstall, commands: &clap::Command) -> Resu
 }
 
 /// Whether a program of kubectl's is the link that [`install`] makes.
-fn is_ours(plugin: &Path) -> bool {
-    std::fs::read_link(plugin).is_ok_and(|says| says == Path::new(PLUGIN_SAYS))
+fn is_ours(root: &Root, plugin: &str) -> bool {
+    let says = root.read_link(plugin);
+    says.is_ok_and(|says| says == Path::new(PLUGIN_SAYS))
 }
 
 /// The text for the configuration file; none if the one that is there stays. Either is one that the command starts with.
@@ -175,17 +204,16 @@ fn wanted_configuration(
     commands: &clap::Command,
     command: &str,
     flags: &[OsString],
-    file: &Path,
+    there: Option<&Path>,
 ) -> Result<Option<String>> {
-    let exists = file.exists();
-    if exists && !flags.is_empty() {
-        bail!(
-            "{} is there already; write the flags into it",
-            file.display()
-        );
-    }
     let mut line = vec![OsString::from(command)];
-    if exists {
+    if let Some(file) = there {
+        if !flags.is_empty() {
+            bail!(
+                "{} is there already; write the flags into it",
+                file.display()
+            );
+        }
         line.extend(["--configuration".into(), file.into()]);
     }
     line.extend(flags.iter().cloned());
@@ -202,7 +230,9 @@ fn wanted_configuration(
         );
     }
     let said: Vec<Setting> = settings.into_iter().filter(Setting::is_flag).collect();
-    Ok((!exists).then(|| configuration::file_of(command, &said)))
+    Ok(there
+        .is_none()
+        .then(|| configuration::file_of(command, &said)))
 }
 
 /// Data directory and root of what the configuration file starts.
@@ -227,26 +257,27 @@ fn used(commands: &clap::Command, file: &Path) -> Result<Vec<(Option<PathBuf>, O
         .collect()
 }
 
-/// Puts this program there, unless it is there.
-fn write_binary(to: &Path) -> Result<()> {
+/// Puts this program there. Answers whether it was not there.
+fn write_binary(root: &Root) -> Result<bool> {
     let own = std::env::current_exe().context("cannot find this program")?;
-    let id = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
-    if id(&own).is_some() && id(&own) == id(to) {
-        return Ok(());
+    let id = std::fs::metadata(&own).map(|meta| (meta.dev(), meta.ino()));
+    let there = root.entry(BINARY).and_then(|entry| entry.stat());
+    let there = there.map(|stat| (stat.st_dev, stat.st_ino));
+    if id.is_ok_and(|id| there.is_ok_and(|there| there == id)) {
+        return Ok(false);
     }
     let bytes = std::fs::read(&own).with_context(|| format!("cannot read {}", own.display()))?;
-    write(to, &bytes, 0o755)?;
-    println!("wrote {}", to.display());
-    Ok(())
+    write(root, BINARY, &bytes, 0o755)?;
+    Ok(true)
 }
 
-/// Writes a file anew, and its directory: a program that runs may be replaced, and who looks sees the one or the other.
-fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
-    let what = || format!("cannot write {}", path.display());
-    if let Some(dir) = path.parent() {
-        make_dirs(dir).with_context(what)?;
-    }
-    davit_beneath::write_durably(path, bytes, mode).with_context(what)
+/// Writes a file anew, and its directory, which all may enter whatever the umask of who installs: a program that runs may be
+/// replaced, and who looks sees the one or the other.
+fn write(root: &Root, path: &str, bytes: &[u8], mode: u32) -> Result<()> {
+    let what = || format!("cannot write {path}");
+    let (dir, name) = path.rsplit_once('/').with_context(what)?;
+    let dir = root.mkdir_all(dir, 0o755).with_context(what)?;
+    davit_beneath::write_durably_in(&dir, name, bytes, mode).with_context(what)
 }
 
 /// Makes what is missing of a directory for all to enter, whatever the umask of who installs.
@@ -259,15 +290,6 @@ fn make_dirs(dir: &Path) -> std::io::Result<()> {
     }
     std::fs::create_dir(dir)?;
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755))
-}
-
-fn remove(path: &Path) -> Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", path.display()))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn systemctl(args: &[&str]) -> Result<()> {
@@ -285,23 +307,68 @@ fn systemctl(args: &[&str]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn a_plugin_of_somebody_else_is_not_ours() {
         let tmp = tempfile::tempdir().unwrap();
         let place = InstallPaths::new(Some(tmp.path())).unwrap();
-        let plugin = place.at(PLUGINS[0]);
-        make_dirs(plugin.parent().unwrap()).unwrap();
+        let root = place.open().unwrap();
+        let plugin = PLUGINS[0];
+        write(&root, BINARY, b"", 0o755).unwrap();
         let mode = std::fs::metadata(tmp.path().join("usr/local")).unwrap();
         assert_eq!(mode.permissions().mode() & 0o777, 0o755);
-        assert!(!is_ours(&plugin));
-        symlink(PLUGIN_SAYS, &plugin).unwrap();
-        assert!(is_ours(&plugin));
-        std::fs::remove_file(&plugin).unwrap();
-        symlink("/opt/another", &plugin).unwrap();
-        assert!(!is_ours(&plugin));
-        std::fs::remove_file(&plugin).unwrap();
-        std::fs::write(&plugin, "#!/bin/sh\n").unwrap();
-        assert!(!is_ours(&plugin));
+        assert!(!is_ours(&root, plugin));
+        root.symlink(PLUGIN_SAYS, plugin).unwrap();
+        assert!(is_ours(&root, plugin));
+        root.remove_file(plugin).unwrap();
+        root.symlink("/opt/another", plugin).unwrap();
+        assert!(!is_ours(&root, plugin));
+        root.remove_file(plugin).unwrap();
+        std::fs::write(place.at(plugin), "#!/bin/sh\n").unwrap();
+        assert!(!is_ours(&root, plugin));
+    }
+
+    /// The links of an image that somebody else has made lead to where its files are written.
+    #[tokio::test]
+    async fn nothing_is_written_or_removed_outside_an_image() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (image, host) = (tmp.path().join("image"), tmp.path().join("host"));
+        for dir in ["usr/local/bin", "etc/systemd/system", "etc/davit"] {
+            std::fs::create_dir_all(host.join(dir)).unwrap();
+        }
+        std::fs::write(host.join(UNIT), "the host's").unwrap();
+        std::fs::create_dir_all(image.join("usr")).unwrap();
+        symlink(host.join("etc"), image.join("etc")).unwrap();
+        symlink("../../host/usr/local", image.join("usr/local")).unwrap();
+        let args = Install {
+            node: false,
+            no_start: true,
+            destdir: Some(image.clone()),
+            flags: Vec::new(),
+        };
+        let commands = crate::args::Args::full_command();
+        install(&args, &commands).unwrap();
+        let in_image = image.join(host.strip_prefix("/").unwrap());
+        assert!(in_image.join(UNIT).is_file() && image.join("host").join(BINARY).is_file());
+        let of_host = || std::fs::read_to_string(host.join(UNIT)).unwrap();
+        assert_eq!(of_host(), "the host's");
+        assert_eq!(
+            std::fs::read_dir(host.join("usr/local/bin"))
+                .unwrap()
+                .count(),
+            0
+        );
+        assert_eq!(
+            std::fs::read_dir(host.join("etc/davit")).unwrap().count(),
+            0
+        );
+        let args = Uninstall {
+            purge: true,
+            destdir: Some(image.clone()),
+        };
+        uninstall(args, &commands).await.unwrap();
+        assert!(!in_image.join(UNIT).exists() && !image.join("host").join(BINARY).exists());
+        assert_eq!(of_host(), "the host's");
     }
 }
