@@ -23,15 +23,25 @@ const SAID_BY_CONTAINERS: [&str; 4] = [
     "FailedPostStartHook",
     "FailedPreStopHook",
 ];
-/// Reasons of events whose messages repeat what a driver or a mount helper has answered, options among it.
-const SAID_BY_OTHERS: [&str; 6] = [
+/// Reasons of events whose messages repeat what a driver, a plugin or a mount helper has answered, options among it.
+const SAID_BY_OTHERS: [&str; 14] = [
     "FailedPrepareDynamicResources",
+    "FailedUnprepareDynamicResources",
     "FailedMount",
+    "FailedUnMount",
     "FailedMapVolume",
     "FailedAttachVolume",
     "ProvisioningFailed",
+    "VolumeFailedDelete",
     "VolumeResizeFailed",
+    "FileSystemResizeFailed",
+    "VolumeConditionAbnormal",
+    "FailedCreatePodSandBox",
+    "FailedKillPod",
+    "UnexpectedAdmissionError",
 ];
+/// Types of conditions whose messages do.
+const CONDITIONS: [&str; 2] = ["ControllerResizeError", "NodeResizeError"];
 /// The domain of Kubernetes' own annotations, or what it ends with.
 const KUBERNETES: &str = "kubernetes.io";
 /// Annotations that repeat whole objects.
@@ -70,12 +80,16 @@ fn object(object: &mut Value) {
     }
 }
 
-/// The message of an event that repeats what a container has said.
+/// The message of an event, a condition or a status that repeats what a container or a driver has said.
 fn event(fields: &mut Map<String, Value>) {
-    let reason = fields.get("reason").and_then(Value::as_str);
-    let repeats = reason.is_some_and(|reason| {
+    let text = |name: &str| fields.get(name).and_then(Value::as_str);
+    let repeats = text("reason").is_some_and(|reason| {
         SAID_BY_CONTAINERS.contains(&reason) || SAID_BY_OTHERS.contains(&reason)
     });
+    let is_condition = text("type").is_some_and(|of| CONDITIONS.contains(&of));
+    // A pod's says why davit has ended it; that of a volume is the driver's.
+    let is_volume = text("phase") == Some("Failed") && !fields.contains_key("qosClass");
+    let repeats = repeats || is_condition || is_volume;
     for text in ["message", "note"] {
         if let Some(message) = fields.get_mut(text).filter(|_| repeats) {
             *message = LEFT_OUT.into();
@@ -210,6 +224,12 @@ mod tests {
             {"status": {"attachError": {"message": "s3cret"}, "detachError": {"message": "s3cret"},
                 "attachmentMetadata": {"key": "s3cret"}}},
             {"reason": "FailedPrepareDynamicResources", "message": "driver: s3cret"},
+            {"reason": "FailedUnMount", "message": "driver: s3cret"},
+            {"reason": "FailedCreatePodSandBox", "message": "plugin: s3cret"},
+            {"status": {"conditions": [{"type": "NodeResizeError", "message": "driver: s3cret"}]}},
+            {"status": {"phase": "Failed", "message": "driver: s3cret"}},
+            {"status": {"phase": "Failed", "qosClass": "BestEffort", "reason": "UnexpectedAdmissionError", "message": "plugin: s3cret"}},
+            {"status": {"phase": "Failed", "qosClass": "BestEffort", "reason": "Evicted", "message": "low on memory"}},
             {"reason": "Unhealthy", "message": "Readiness probe failed: s3cret", "involvedObject": {"name": "p"}},
             {"reason": "Scheduled", "message": "assigned"},
         ]});
@@ -220,7 +240,8 @@ mod tests {
             all["items"][4]["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"],
             1
         );
-        assert_eq!(all["items"][9]["message"], "assigned");
+        assert_eq!(all["items"][13]["status"]["message"], "low on memory");
+        assert_eq!(all["items"][15]["message"], "assigned");
         assert_eq!(all["items"][0]["spec"]["csi"]["driver"], "d");
     }
 
