@@ -271,7 +271,16 @@ impl Engine {
     /// Makes a decision about a pod, or asks extenders first. A panic is that pod's failure alone.
     pub(super) fn decide(&mut self, taken: Taken, answers: ExtenderAnswers, began: Instant) {
         let (held, since) = (taken.clone(), Instant::now());
-        let deciding = || beside_others(|| self.decide_at_once(taken, answers, began));
+        let searches = self.dynamic.may_search(&taken.pod);
+        let deciding = || {
+            let decide = || self.decide_at_once(taken, answers, began);
+            // What takes no time need not go to another thread.
+            if searches {
+                beside_others(decide)
+            } else {
+                decide()
+            }
+        };
         if let Err(words) = guard("scheduler", "cycle", &held.pod.key(), deciding) {
             self.forget(&held.pod.uid);
             self.fail_attempt(&held, format!("the scheduler panicked: {words}"), began);
