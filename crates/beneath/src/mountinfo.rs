@@ -6,7 +6,7 @@
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, mount_change};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -44,17 +44,47 @@ pub fn mount_points() -> io::Result<Vec<PathBuf>> {
     Ok(mount_table()?.into_iter().map(|row| row.point).collect())
 }
 
-/// The mounts at and below a path that have peers elsewhere.
-fn with_peers_outside(table: &[MountEntry], root: &Path) -> Vec<PathBuf> {
-    let is_below = |row: &&MountEntry| row.point.starts_with(root);
-    let outside = table.iter().filter(|row| !is_below(row));
-    let outside: HashSet<u64> = outside.filter_map(|row| row.peers).collect();
-    let has_some = |row: &&MountEntry| row.peers.is_some_and(|peers| outside.contains(&peers));
-    let below = table.iter().filter(is_below);
-    below
-        .filter(has_some)
-        .map(|row| row.point.clone())
-        .collect()
+/// A mount, as far as it goes by where it is and what is mounted on it.
+struct Placed {
+    id: u64,
+    parent: u64,
+    /// Device and root of the file system.
+    what: Vec<u8>,
+    entry: MountEntry,
+}
+
+fn placed(table: &[u8]) -> Vec<Placed> {
+    let one = |line: &[u8]| {
+        let mut fields = line.splitn(5, |b| *b == b' ');
+        let mut number = || str::from_utf8(fields.next()?).ok()?.parse().ok();
+        let (id, parent) = (number()?, number()?);
+        Some(Placed {
+            id,
+            parent,
+            what: [fields.next()?, fields.next()?].join(&b' '),
+            entry: row(line)?,
+        })
+    };
+    table.split(|b| *b == b'\n').filter_map(one).collect()
+}
+
+/// The mounts at and below a path on which something is mounted that is on a peer elsewhere, too.
+fn with_peers_outside(table: &[Placed], root: &Path) -> Vec<PathBuf> {
+    let is_below = |mount: &Placed| mount.entry.point.starts_with(root);
+    let peers: HashMap<u64, u64> = table
+        .iter()
+        .filter_map(|mount| Some((mount.id, mount.entry.peers?)))
+        .collect();
+    // By the peers of what it is mounted on. What is hidden by another mount of the same path is not elsewhere.
+    let on = |mount: &Placed| Some((*peers.get(&mount.parent)?, mount.what.clone()));
+    let outside = table.iter().filter(|mount| !is_below(mount));
+    let outside: HashSet<(u64, Vec<u8>)> = outside.filter_map(on).collect();
+    let below = table.iter().filter(|mount| is_below(mount));
+    let both = below.filter(|mount| on(mount).is_some_and(|on| outside.contains(&on)));
+    let parents: HashSet<u64> = both.map(|mount| mount.parent).collect();
+    let parents = table.iter().filter(|mount| parents.contains(&mount.id));
+    let parents = parents.filter(|mount| is_below(mount));
+    parents.map(|mount| mount.entry.point.clone()).collect()
 }
 
 /// Before what is mounted below a path is unmounted: mounts there that are peers of mounts elsewhere are parted from them. A
@@ -65,7 +95,8 @@ fn with_peers_outside(table: &[MountEntry], root: &Path) -> Vec<PathBuf> {
 /// # Errors
 /// There is no `/proc`, or what the kernel says.
 pub fn part_from_outside(root: &Path) -> io::Result<()> {
-    for point in with_peers_outside(&mount_table()?, root) {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    for point in with_peers_outside(&placed(&table), root) {
         match mount_change(&point, MountPropagationFlags::PRIVATE) {
             // Another mount has hidden it, or it is gone.
             Ok(()) | Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR) => {}
@@ -227,13 +258,15 @@ mod tests {
             5 1 8:2 / /mnt/disk rw shared:4 - ext4 d rw\n\
             6 2 0:9 / /pods/u/b rw shared:6 - tmpfs t rw\n\
             7 2 0:9 / /pods/u/c rw shared:6 - tmpfs t rw\n\
-            8 2 0:9 / /pods/u/d rw master:1 - tmpfs t rw\n";
-        let table = read_table(&table[..]).unwrap();
-        let parted = with_peers_outside(&table, Path::new("/pods/u"));
-        assert_eq!(
-            parted,
-            [Path::new("/pods/u/a"), Path::new("/pods/u/a/disk")]
-        );
+            8 2 0:9 / /pods/u/d rw master:1 - tmpfs t rw\n\
+            9 2 8:1 /srv /pods/u/e rw shared:1 - ext4 d rw\n\
+            10 9 0:7 / /pods/u/e/own rw shared:7 - tmpfs t rw\n\
+            11 1 0:8 / /pods/u/b/x rw shared:8 - tmpfs t rw\n\
+            12 3 0:8 / /pods/u/a/x rw shared:8 - tmpfs t rw\n";
+        // The last but one is hidden by what is mounted on the path, and goes with the last.
+        let parted = with_peers_outside(&placed(table), Path::new("/pods/u"));
+        assert_eq!(parted, [Path::new("/pods/u/a")]);
+        assert!(with_peers_outside(&placed(table), Path::new("/pods/u/e")).is_empty());
     }
 
     #[test]
