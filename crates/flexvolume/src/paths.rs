@@ -51,7 +51,7 @@ pub fn global_mounts(root: &Path) -> io::Result<Vec<(PathBuf, DriverName, String
                 Some((driver, volume)) => out.push((path, driver, volume)),
                 // What a driver leaves beside its mounts, a file system or a link into the host's, is not gone through.
                 None if level < LEVELS && entry.file_type()?.is_dir() => {
-                    left.push((path, level + 1))
+                    left.push((path, level + 1));
                 }
                 None => {}
             }

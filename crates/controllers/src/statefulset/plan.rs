@@ -307,7 +307,10 @@ mod tests {
             )
         };
         let last = format!("+{most}@a");
-        assert_eq!(next(&at_the_end(1), &[], "a", "a"), [last.clone()]);
+        assert_eq!(
+            next(&at_the_end(1), &[], "a", "a"),
+            std::slice::from_ref(&last)
+        );
         assert_eq!(at_the_end(1).beyond(), None);
         assert_eq!(next(&at_the_end(3), &[], "a", "a"), [last]);
         assert_eq!(at_the_end(3).beyond(), Some(1 << 31));

@@ -276,9 +276,9 @@ impl Engine {
             let decide = || self.decide_at_once(taken, answers, began);
             // What takes no time need not go to another thread.
             if searches {
-                beside_others(decide)
+                beside_others(decide);
             } else {
-                decide()
+                decide();
             }
         };
         if let Err(words) = guard("scheduler", "cycle", &held.pod.key(), deciding) {
