@@ -1,6 +1,7 @@
 //! Instants and durations in the forms in which Kubernetes writes them.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -43,6 +44,21 @@ pub fn parse(text: &str) -> Result<Timestamp, ParseTimeError> {
     instant(text)
         .filter(|_| !leaps)
         .ok_or_else(|| error(format!(": {} out of range", out_of_range(text))))
+}
+
+/// By how much the clocks of a cluster's machines may differ.
+pub const SKEW: SignedDuration = SignedDuration::from_mins(5);
+
+/// How long ago something was. What is to come is of now, as clocks differ; by more than [`SKEW`], it was before the clock was set
+/// back, and is as long ago as can be: whoever waits for it to be over would wait until that moment comes again.
+pub fn age(since: Timestamp, now: Timestamp) -> Duration {
+    let age = now.duration_since(since);
+    let negative = if age < -SKEW {
+        Duration::MAX
+    } else {
+        Duration::ZERO
+    };
+    Duration::try_from(age).unwrap_or(negative)
 }
 
 /// The instant of a text in RFC 3339 form.
@@ -332,6 +348,15 @@ mod tests {
         ] {
             assert_eq!(parse(bad).unwrap_err().to_string(), error);
         }
+    }
+
+    #[test]
+    fn what_was_before_the_clock_was_set_back_is_long_ago() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        assert_eq!(age(at(10), at(70)), Duration::from_secs(60));
+        assert_eq!(age(at(70), at(70)), Duration::ZERO);
+        assert_eq!(age(at(72), at(70)), Duration::ZERO, "clocks differ");
+        assert_eq!(age(at(1_000_000), at(70)), Duration::MAX);
     }
 
     #[test]

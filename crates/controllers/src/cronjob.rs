@@ -2,9 +2,9 @@
 //! <https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/>
 
 use crate::job::outcome;
-use crate::pod_control::SKEW;
 use async_trait::async_trait;
 use davit_api::schedule::Schedule;
+use davit_api::time::SKEW;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
 use davit_reconcile::owners::{controller_key, controller_of};
 use davit_reconcile::{

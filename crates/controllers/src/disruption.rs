@@ -3,6 +3,7 @@
 
 use crate::pod_control::ready_since;
 use async_trait::async_trait;
+use davit_api::time::age;
 use davit_client::scale::{ScaleTarget, Scales};
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
 use davit_reconcile::owners::controller_of;
@@ -12,7 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use kube::core::{Selector, SelectorExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 const ALLOWED: &str = "DisruptionAllowed";
 /// An eviction that was allowed but does not happen within this time is forgotten.
-const CONFIRMATION: SignedDuration = SignedDuration::from_mins(2);
+const CONFIRMATION: Duration = Duration::from_secs(120);
 
 struct Disruption {
     client: kube::Client,
@@ -285,14 +286,14 @@ fn status_of(
 ) -> (PodDisruptionBudgetStatus, Next) {
     let old = budget.status.clone().unwrap_or_default();
     let mut disrupted = old.disrupted_pods.clone().unwrap_or_default();
-    let mut soonest: Option<SignedDuration> = None;
+    let mut soonest: Option<Duration> = None;
     disrupted.retain(|name, since| {
         let pod = pods
             .iter()
             .find(|pod| pod.metadata.name.as_ref() == Some(name));
         let waits = pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none());
-        let left = (CONFIRMATION - now.duration_since(since.0)).min(CONFIRMATION);
-        if waits && left.is_positive() {
+        let left = CONFIRMATION.saturating_sub(age(since.0, now));
+        if waits && !left.is_zero() {
             soonest = Some(soonest.map_or(left, |s| s.min(left)));
             return true;
         }
@@ -328,8 +329,7 @@ fn status_of(
         observed_generation: budget.metadata.generation,
         conditions: Some(with_condition(budget, condition, now)),
     };
-    let next = soonest.and_then(|left| Duration::try_from(left).ok());
-    (status, next.map_or(Next::Wait, Next::After))
+    (status, soonest.map_or(Next::Wait, Next::After))
 }
 
 /// Nothing is allowed while nobody knows how many pods there should be.

@@ -1,5 +1,6 @@
 //! What the workload controllers share about the pods they own.
 
+use davit_api::time::age;
 use davit_client::{Informer, ObjectKey};
 use davit_reconcile::owners::{controller_key, controller_of};
 use davit_reconcile::pods::{is_active, node_of, phase};
@@ -7,14 +8,11 @@ use davit_reconcile::{Context, Error, Informers, gone_is_none};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{Selector, SelectorExt};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// By how much the clocks of a node and of the controllers may differ.
-pub(crate) const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
 /// What can be owned: pods, and the replica sets of deployments.
 pub(crate) trait Owned:
@@ -314,12 +312,8 @@ pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
 /// How long until the pod has been ready for `min_ready` seconds: zero when it is available, `None` when not ready.
 pub(crate) fn until_available(pod: &Pod, min_ready: i32, now: Timestamp) -> Option<Duration> {
     let since = ready_since(pod)?;
-    // Ready since a moment to come: since before the clock was set back.
-    if since.duration_since(now) > SKEW {
-        return Some(Duration::ZERO);
-    }
     let needed = Duration::from_secs(u64::try_from(min_ready).unwrap_or(0));
-    Some(needed.saturating_sub(Duration::try_from(now.duration_since(since)).unwrap_or_default()))
+    Some(needed.saturating_sub(age(since, now)))
 }
 
 /// Orders pods by how little is lost with them: unscheduled first, then not running, not ready, restarted, youngest.

@@ -3,6 +3,7 @@
 //! An entry grows at each failure and is forgotten when nothing failed for twice the maximum. The first retry is
 //! immediate: only an item that failed before waits.
 
+use davit_api::time::age;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -68,8 +69,8 @@ impl Backoff {
         if self.expired(entry, since) {
             return None;
         }
-        // A failure of later is one before the clock was set back.
-        let left = (entry.wait - now.duration_since(since)).min(entry.wait);
+        let passed = SignedDuration::try_from(age(since, now)).unwrap_or(SignedDuration::MAX);
+        let left = entry.wait.saturating_sub(passed);
         left.is_positive().then_some(left)
     }
 
@@ -125,8 +126,7 @@ mod tests {
     fn a_clock_that_was_set_back_delays_nobody_for_years() {
         let mut b = Backoff::container_restarts(RestartDelays::default());
         b.next("c", at(1_000_000_000), at(1_000_000_000));
-        let left = b.remaining("c", at(1_000_000_000), at(0));
-        assert_eq!(left.map(|d| d.as_secs()), Some(10));
+        assert_eq!(b.remaining("c", at(1_000_000_000), at(0)), None);
         b.next("c", at(0), at(0));
         assert_eq!(b.wait("c").as_secs(), 20);
     }

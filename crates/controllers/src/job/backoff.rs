@@ -1,5 +1,6 @@
 //! How long a job waits before it replaces pods that failed.
 
+use davit_api::time::age;
 use davit_reconcile::pods::phase;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -31,7 +32,7 @@ pub(super) fn left_of(failures: i32, last: Timestamp, now: Timestamp) -> Duratio
     };
     let factor = 1u32.checked_shl(doublings).unwrap_or(u32::MAX);
     let pause = BACKOFF.0.saturating_mul(factor).min(BACKOFF.1);
-    pause.saturating_sub(Duration::try_from(now.duration_since(last)).unwrap_or_default())
+    pause.saturating_sub(age(last, now))
 }
 
 /// When a pod ended: when its last container did, else when it ceased to be ready, else when it was deleted.
